@@ -54,6 +54,13 @@ pub(crate) fn is_anonymous(address: &NameAddr<'_>) -> bool {
     )
 }
 
+/// Whether the number of a caller is withheld: the address is anonymous, or has its user at another host, as some
+/// systems write it (RFC 3323 section 4.1.1.3).
+pub(crate) fn is_withheld(address: &NameAddr<'_>) -> bool {
+    let user = address.parse_uri().and_then(|uri| uri.user);
+    is_anonymous(address) || user.is_some_and(|user| user.eq_ignore_ascii_case(b"anonymous"))
+}
+
 /// Appends a name-addr with its host replaced by `host`. Display name and parameters stay; the tag is removed, because
 /// each leg has its own.
 pub(crate) fn address_with_host(address: &NameAddr<'_>, host: Option<&[u8]>, out: &mut Vec<u8>) {

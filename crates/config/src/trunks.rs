@@ -106,8 +106,8 @@ pub(super) struct RawTrunk {
     /// `remove`.
     #[serde(default)]
     pub identity: IdentityPassing,
-    /// User part of From in calls to the trunk. Default: that of the caller. Calls with the number withheld (From at
-    /// `anonymous.invalid`, RFC 3323) stay anonymous.
+    /// User part of From in calls to the trunk. Default: that of the caller. Calls with the number withheld (From with
+    /// the host `anonymous.invalid` or the user `anonymous`, RFC 3323) stay anonymous.
     pub from_user: Option<String>,
     /// Treatment of REFER from the trunk: `pass` to the other side, or `act`: the border transfers the call itself. A
     /// target at the domain or a target host of the trunk is called there with the URI of Refer-To, without routes.

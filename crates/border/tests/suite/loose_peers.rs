@@ -173,3 +173,23 @@ fn methods_in_several_fields_are_relayed() {
     let invite = net.find(bob, |event| *event == PhoneEvent::Offered);
     assert_eq!(invite.header("Allow"), "INVITE, ACK, BYE, UPDATE");
 }
+
+/// Some systems keep their host where the number is withheld (RFC 3323 section 4.1.1.3 recommends `anonymous.invalid`).
+/// The number of the trunk would name the caller.
+#[test]
+fn withheld_number_is_not_replaced_by_that_of_the_trunk() {
+    for (from, user) in [
+        ("\"Anonymous\" <sip:Anonymous@10.1.0.1>", "sip:Anonymous@"),
+        ("<sip:100@10.1.0.1>", "sip:4910@"),
+    ] {
+        let (mut net, alice, bob) = pair(&format!("{PLAIN}from_user='4910'\n"));
+        net.call_with(alice, "sip:bob@192.0.2.1", OUT, &offer(), |invite| {
+            invite.from = Some(from.as_bytes());
+        });
+        net.run(seconds(1));
+        let invite = net.find(bob, |event| *event == PhoneEvent::Offered);
+        let caller = invite.header("From");
+        assert!(caller.contains(user), "{caller}");
+        assert!(!caller.contains("10.1.0.1"), "{caller}");
+    }
+}
