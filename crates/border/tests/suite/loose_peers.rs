@@ -193,3 +193,28 @@ fn withheld_number_is_not_replaced_by_that_of_the_trunk() {
         assert!(!caller.contains("10.1.0.1"), "{caller}");
     }
 }
+
+/// RFC 3261 section 19.1.1: a contact may have headers, a Request-URI may not.
+#[test]
+fn headers_of_a_redirect_contact_are_not_in_the_request_uri() {
+    let (mut net, alice, bob) = pair(&format!("{PLAIN}redirect='follow'\n"));
+    net.phones[bob].log.behaviour.silent = true;
+    let other = net.phone("10.2.0.7:5060", PhoneBehaviour::answering(SDP_B));
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    let called = net.find(bob, |event| *event == PhoneEvent::Offered);
+    let leg = called.leg.unwrap();
+    let edits = [Edit::Add {
+        id: HeaderId::Contact,
+        value: b"<sip:carol@10.2.0.7:5060;user=phone?Diversion=%3Csip%3Abob%40x%3E>",
+    }];
+    net.command(bob, |endpoint, now| {
+        let content = MessageContent::default().with(&edits);
+        endpoint.reject(leg, 302, &content, now).unwrap();
+    });
+    net.run(seconds(1));
+    let invite = net.find(other, |event| *event == PhoneEvent::Offered);
+    let line = "INVITE sip:carol@10.2.0.7:5060;user=phone SIP/2.0\r\n";
+    assert!(invite.text().starts_with(line), "{}", invite.text());
+    assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
+}

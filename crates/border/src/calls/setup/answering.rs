@@ -639,7 +639,7 @@ impl SetUp {
             .map(|contact: NameAddr<'_>| {
                 (
                     contact.q_thousandths().unwrap_or(1_000),
-                    contact.uri.to_vec(),
+                    without_headers(contact.uri).to_vec(),
                 )
             })
             .collect();
@@ -689,6 +689,13 @@ fn agrees_in_formats(one: &[u8], other: &[u8]) -> bool {
         lines.filter(|line| RELEVANT.iter().any(|start| line.starts_with(start)))
     }
     lines(one).eq(lines(other))
+}
+
+/// A SIP URI without its headers, which a Request-URI must not have (RFC 3261 section 19.1.1).
+fn without_headers(uri: &[u8]) -> &[u8] {
+    let headers = wire::sip::Uri::parse(uri).map_or(&b""[..], |uri| uri.headers);
+    let bare = uri.strip_suffix(headers).unwrap_or(uri);
+    bare.strip_suffix(b"?").unwrap_or(bare)
 }
 
 /// The target of a redirect.
