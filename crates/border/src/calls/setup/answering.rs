@@ -458,6 +458,12 @@ impl Calls<'_> {
             };
             self.take_failure(slot, failure);
         }
+        if let Some(call) = self.parts.calls.get_mut(slot)
+            && call.stage == CallStage::ExpectBye
+        {
+            // It was given up because another one answered.
+            call.free_set_up();
+        }
         self.call_next_hops(slot);
     }
 
