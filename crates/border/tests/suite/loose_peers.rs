@@ -1,12 +1,12 @@
 //! Peers that leave out headers, or that need more than the RFCs demand: Allow, Contact of OPTIONS, option tags, To of
-//! emergency calls.
+//! emergency calls, withheld numbers, refused credentials.
 
 use crate::virtual_network;
 
 use engine::Transport;
 use sip::{EndpointConfig, MessageContent, SessionConfig};
 use virtual_network::*;
-use wire::sip::{Edit, HeaderId};
+use wire::sip::{Edit, HeaderId, Method};
 
 /// Microsoft's SIP proxy identifies the border by Contact of its OPTIONS (RFC 3261 section 11.1), and sends its own
 /// there.
@@ -217,4 +217,25 @@ fn headers_of_a_redirect_contact_are_not_in_the_request_uri() {
     let line = "INVITE sip:carol@10.2.0.7:5060;user=phone SIP/2.0\r\n";
     assert!(invite.text().starts_with(line), "{}", invite.text());
     assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
+}
+
+/// A trunk that refuses our credentials in a call is not asked for those of the phone.
+#[test]
+fn challenge_for_our_credentials_is_not_relayed_in_calls() {
+    let (mut net, alice, bob) = pair(&format!("{PLAIN}username='us'\npassword='pw'\n"));
+    let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    net.phones[bob].log.behaviour.inside = Some(407);
+    for (method, content) in [
+        (Method::Info, MessageContent::default()),
+        (Method::Update, offer()),
+    ] {
+        net.command(alice, |endpoint, now| {
+            endpoint.request(leg, method, &content, now).unwrap();
+        });
+        net.run(seconds(1));
+        let answer = &net.last(alice, |_| true).event;
+        assert!(matches!(answer, PhoneEvent::Response(403, _)), "{answer:?}");
+    }
+    assert!(net.has(bob, |event| matches!(event, PhoneEvent::Request(_))));
 }
