@@ -35,6 +35,20 @@ impl<'b> CarriedBody<'b> {
     pub(crate) fn of(self, message: &'b Message<'_>) -> Body<'b> {
         body_of(self.carried, self.sdp, message)
     }
+
+    /// The SDP that is forwarded with `message`; empty if there is none.
+    pub(crate) fn sdp_of(self, message: &'b Message<'_>) -> &'b [u8] {
+        let sdp = match self.carried {
+            Carried::Nothing => None,
+            Carried::Untouched => session_of(message).bytes(message.body()),
+            Carried::Rewritten if is_multipart(message) => {
+                let kind = message.header(HeaderId::ContentType);
+                Session::of(kind, self.sdp).bytes(self.sdp)
+            }
+            Carried::Rewritten => Some(self.sdp),
+        };
+        sdp.unwrap_or_default()
+    }
 }
 
 /// The SDP in a message. An unreadable Content-Type counts as none.

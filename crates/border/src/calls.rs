@@ -140,12 +140,56 @@ pub(crate) struct EarlyDialogs {
     pub(crate) last_heard: Option<(LegId, Fork)>,
     /// The answer of that early dialog as the caller got it; empty if media is not anchored.
     pub(crate) answer: Box<[u8]>,
+    /// Answers in reliable responses that the caller got unreliably.
+    pub(crate) unconfirmed: Vec<UnconfirmedAnswer>,
     /// Reliable provisional responses of callees without a PRACK of the caller: the RSeq for the caller, and the early
     /// dialog.
     pub(crate) to_prack: VecDeque<(u32, LegId, Fork)>,
 }
 
+/// An answer in a reliable provisional response that the caller got unreliably, because it does not support reliable
+/// ones. For the callee it is final, so that its 2xx may have none (RFC 3262 section 5); for the caller it is no answer
+/// before the 2xx (RFC 3261 section 13.2.1).
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct UnconfirmedAnswer {
+    dialog: (LegId, Fork),
+    /// The received response.
+    pub(crate) response: Box<[u8]>,
+    /// The SDP that the caller got.
+    pub(crate) forwarded: Box<[u8]>,
+}
+
+/// Unconfirmed answers of one call, at most; the endpoint tracks fewer forks of an INVITE.
+const MAX_UNCONFIRMED: usize = 32;
+
 impl EarlyDialogs {
+    /// Keeps an answer until the 2xx of its dialog, in place of an earlier one.
+    pub(crate) fn keep_unconfirmed(
+        &mut self,
+        dialog: (LegId, Fork),
+        response: &Message<'_>,
+        forwarded: &[u8],
+    ) {
+        self.unconfirmed.retain(|answer| answer.dialog != dialog);
+        if self.unconfirmed.len() < MAX_UNCONFIRMED {
+            self.unconfirmed.push(UnconfirmedAnswer {
+                dialog,
+                response: response.bytes().into(),
+                forwarded: forwarded.into(),
+            });
+        }
+    }
+
+    /// The unconfirmed answer of a dialog, which is being confirmed by its 2xx.
+    pub(crate) fn take_unconfirmed(
+        &mut self,
+        (leg, fork): (LegId, Option<Fork>),
+    ) -> Option<UnconfirmedAnswer> {
+        let dialog = (leg, fork?);
+        let mut answers = std::mem::take(&mut self.unconfirmed).into_iter();
+        answers.find(|answer| answer.dialog == dialog)
+    }
+
     /// Whether an offer was answered reliably, in another early dialog than this one.
     pub(crate) fn answered_by_another(&self, dialog: (LegId, Option<Fork>)) -> bool {
         self.answered_by.is_some_and(|answered| answered != dialog)

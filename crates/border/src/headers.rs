@@ -54,6 +54,13 @@ pub(crate) fn is_anonymous(address: &NameAddr<'_>) -> bool {
     )
 }
 
+/// Whether the number of a caller is withheld: the address is anonymous, or has its user at another host, as some
+/// systems write it (RFC 3323 section 4.1.1.3).
+pub(crate) fn is_withheld(address: &NameAddr<'_>) -> bool {
+    let user = address.parse_uri().and_then(|uri| uri.user);
+    is_anonymous(address) || user.is_some_and(|user| user.eq_ignore_ascii_case(b"anonymous"))
+}
+
 /// Appends a name-addr with its host replaced by `host`. Display name and parameters stay; the tag is removed, because
 /// each leg has its own.
 pub(crate) fn address_with_host(address: &NameAddr<'_>, host: Option<&[u8]>, out: &mut Vec<u8>) {
@@ -81,9 +88,11 @@ pub(crate) fn address_with_host(address: &NameAddr<'_>, host: Option<&[u8]>, out
 }
 
 /// Option tags that the ends of a leg negotiate between themselves, or that the endpoint writes. A 199 ends one early
-/// dialog of several (RFC 6228); the caller has only one, which stands for all of them.
-pub(crate) const HOP_TAGS: [&[u8]; 7] = [
+/// dialog of several (RFC 6228); the caller has only one, which stands for all of them. From of a leg does not change
+/// during a call (RFC 4916).
+pub(crate) const HOP_TAGS: [&[u8]; 8] = [
     b"199",
+    b"from-change",
     b"timer",
     b"100rel",
     b"replaces",
@@ -128,6 +137,21 @@ pub(crate) fn end_to_end_tags(message: &Message<'_>, id: HeaderId, out: &mut Vec
         }
         out.extend_from_slice(tag);
     }
+}
+
+/// Appends the values of all fields with this identifier as one list (RFC 3261 section 7.3.1).
+pub(crate) fn joined(message: &Message<'_>, id: HeaderId, out: &mut Vec<u8>) {
+    for value in message.values(id) {
+        append_value(value, out);
+    }
+}
+
+/// Appends a value to a list.
+pub(crate) fn append_value(value: &[u8], out: &mut Vec<u8>) {
+    if !out.is_empty() {
+        out.extend_from_slice(b", ");
+    }
+    out.extend_from_slice(value);
 }
 
 /// Appends the option tags to `out` that a request declares as supported end to end.

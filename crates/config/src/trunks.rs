@@ -111,8 +111,8 @@ pub(super) struct RawTrunk {
     /// `remove`.
     #[serde(default)]
     pub identity: IdentityPassing,
-    /// User part of From in calls to the trunk. Default: that of the caller. Calls with the number withheld (From at
-    /// `anonymous.invalid`, RFC 3323) stay anonymous.
+    /// User part of From in calls to the trunk. Default: that of the caller. Calls with the number withheld (From with
+    /// the host `anonymous.invalid` or the user `anonymous`, RFC 3323) stay anonymous.
     pub from_user: Option<String>,
     /// Treatment of REFER from the trunk: `pass` to the other side, or `act`: the border transfers the call itself. A
     /// target at the domain or a target host of the trunk is called there with the URI of Refer-To, without routes.
@@ -121,6 +121,7 @@ pub(super) struct RawTrunk {
     /// Treatment of 3xx responses from the trunk: `pass` to the caller, or `follow` the contacts. They are called one
     /// after the other in the order of their preference, until one answers or refuses with 600 or above. Contacts at
     /// other hosts than the targets and the domain of the trunk get neither its credentials nor asserted identities.
+    /// Headers in the URI of a contact are ignored.
     #[serde(default)]
     pub redirect: Redirect,
     /// SRTP policy for calls from and to the trunk: `pass`, `refuse`, `prefer` or `require`. Default for this key and

@@ -283,8 +283,9 @@ impl Endpoint {
         }
     }
 
-    /// Our refresh by UPDATE was refused: after 422, 491 and 5xx retry later, otherwise let the session expire. A 422
-    /// with a larger interval was followed by a retry at once ([`Endpoint::retry_request`]).
+    /// Our refresh by UPDATE was refused: after 422, 491 and 5xx retry later, after other 4xx by re-INVITE, otherwise
+    /// let the session expire. A 422 with a larger interval was followed by a retry at once
+    /// ([`Endpoint::retry_request`]).
     pub(crate) fn refresh_failed(&mut self, id: LegId, response: &Message<'_>) {
         let wait = match response.status() {
             422 => {
@@ -294,8 +295,9 @@ impl Endpoint {
                 }
                 Some(FAILED_WAIT)
             }
-            405 | 501 => {
-                // No UPDATE support after all: the next refresh is a re-INVITE by the handler.
+            400..=421 | 423..=490 | 492..=499 | 501 => {
+                // No support for UPDATE after all, or for one without a description: the next refresh is a re-INVITE
+                // by the handler.
                 if let Some(leg) = self.leg_mut(id) {
                     leg.features.update = false;
                 }

@@ -8,6 +8,7 @@ use crate::calls::transfer::TransferControl;
 use crate::calls::{Call, CallStage, Sides};
 use crate::components::Calls;
 use crate::counters::{BorderCounters, CallOutcome};
+use crate::headers::append_value;
 use crate::request::RequestRefusal;
 use crate::responses::{StatusLine, warning_of};
 use crate::rules::apply::RuledAnswer;
@@ -22,6 +23,9 @@ use wire::sip::{Edit, HeaderId, Message};
 
 /// Time for peers to answer the BYE at the end of a drain; a BYE is sent three times in it.
 pub(crate) const BYE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Values of Reason in a CANCEL that are forwarded, at most.
+const MAX_REASONS: usize = 8;
 
 impl Calls<'_> {
     /// The caller has cancelled an unanswered call; its leg is gone.
@@ -41,16 +45,15 @@ impl Calls<'_> {
             .get(slot)
             .map(|call| *call.interfaces.get(Side::Callee));
         let hides = callee.is_some_and(|callee| self.parts.ctx.config.hiding(callee).is_some());
-        let mut hidden = Vec::new();
-        let reason = request.header(HeaderId::Reason).filter(|reason| {
-            crate::hiding::reason(reason, &mut hidden);
-            !hides || !hidden.is_empty()
-        });
-        let reason = if hides {
-            reason.map(|_| &*hidden)
-        } else {
-            reason
-        };
+        // One for each protocol (RFC 3326 section 2), in one field or in several.
+        let mut reason = Vec::new();
+        for value in request.values(HeaderId::Reason).take(MAX_REASONS) {
+            match hides {
+                true => crate::hiding::reason(value, &mut reason),
+                false => append_value(value, &mut reason),
+            }
+        }
+        let reason = (!reason.is_empty()).then_some(&*reason);
         let by = EndedBy::Side(Side::Caller);
         self.end_call(slot, by, Reason::Cancelled, reason);
     }

@@ -345,6 +345,13 @@ impl Calls<'_> {
             return refuse(self.endpoint, transaction, 200, now);
         };
         let sdp = has_sdp(prack);
+        let call = self.parts.calls.get(slot);
+        let is_answered = call.and_then(|call| call.leg(Side::Callee)) == Some(leg);
+        if is_answered && !sdp {
+            // The callee has sent its 2xx without waiting for the PRACK (RFC 3262 section 3), which ends its early
+            // dialog.
+            return refuse(self.endpoint, transaction, 200, now);
+        }
         let answers = self.parts.calls.get(slot).and_then(Call::open_offer) == Some(Side::Callee);
         let role = if answers {
             SdpRole::Answer
@@ -448,11 +455,20 @@ impl Calls<'_> {
         let Some(link) = link else {
             return TransferControl::new(self).transfer_response(slot, leg, transaction, response);
         };
+        let to = link.from.other();
+        let call = self.parts.calls.get(slot);
+        let trunk = call.and_then(|call| *call.trunks.get(to));
+        if matches!(status, 401 | 407) && self.parts.has_login(trunk) {
+            // The sender does not know our credentials at this trunk.
+            if link.offer {
+                self.abandon_offer(slot);
+            }
+            return refuse(self.endpoint, link.server, 403, now);
+        }
         let success = (200..300).contains(&status);
-        self.early_media(slot, link.from.other(), response);
+        self.early_media(slot, to, response);
         let answers = has_sdp(response) && link.offer && success;
         let late = has_sdp(response) && !link.offer && success && link.kind == LinkKind::Invite;
-        let to = link.from.other();
         if success && matches!(link.kind, LinkKind::Invite | LinkKind::Update) {
             self.locate_dialog(leg, None);
         }

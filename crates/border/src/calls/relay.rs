@@ -10,8 +10,8 @@ use crate::calls::key::{CallSlot, SideKey};
 use crate::calls::{Call, CallStage};
 use crate::components::Calls;
 use crate::headers::{
-    EditList, address_with_host, end_to_end_tags, hide_hops, hide_network, own_tags, promises,
-    required_end_to_end, response_headers, warnings,
+    EditList, address_with_host, end_to_end_tags, hide_hops, hide_network, joined, own_tags,
+    promises, required_end_to_end, response_headers, warnings,
 };
 use crate::identity;
 use crate::identity::Boundary;
@@ -51,6 +51,7 @@ pub(crate) struct Texts {
 
 #[derive(Debug, Default)]
 struct OwnTexts {
+    allow: Vec<u8>,
     supported: Vec<u8>,
     require: Vec<u8>,
     refer_to: Vec<u8>,
@@ -85,12 +86,13 @@ impl<'e> core::ops::Deref for Edits<'e> {
 impl Texts {
     fn clear(&mut self) {
         let OwnTexts {
+            allow,
             supported,
             require,
             refer_to,
             warnings,
         } = &mut self.own;
-        for text in [supported, require, refer_to, warnings] {
+        for text in [allow, supported, require, refer_to, warnings] {
             text.clear();
         }
     }
@@ -296,11 +298,15 @@ impl Calls<'_> {
             self.refer_to(call, from, message, &mut own.refer_to);
         }
         warnings(message, boundary.hiding.is_some(), &mut own.warnings);
+        let is_split = message.is_repeated(HeaderId::Allow);
+        if is_split {
+            joined(message, HeaderId::Allow, &mut own.allow);
+        }
         let own = &*own;
-        if let Some(value) = message.header(HeaderId::Allow) {
+        if let Some(first) = message.header(HeaderId::Allow) {
             edits.push(Edit::Replace {
                 id: HeaderId::Allow,
-                value,
+                value: if is_split { &own.allow } else { first },
             });
         }
         own.tags(edits);

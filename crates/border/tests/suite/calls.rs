@@ -278,10 +278,15 @@ fn cancel_is_relayed_with_its_reason() {
     net.phones[bob].log.behaviour.answer = None;
     let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
-    let reason = [Edit::Add {
+    // RFC 3326 section 2: one for each protocol.
+    let reason = [
+        &b"SIP;cause=200;text=\"Call completed elsewhere\""[..],
+        b"Q.850;cause=26",
+    ]
+    .map(|value| Edit::Add {
         id: HeaderId::Reason,
-        value: b"SIP;cause=200;text=\"Call completed elsewhere\"",
-    }];
+        value,
+    });
     net.command(alice, |endpoint, now| {
         endpoint
             .cancel(leg, &MessageContent::default().with(&reason), now)
@@ -291,7 +296,10 @@ fn cancel_is_relayed_with_its_reason() {
     assert!(net.has(alice, |event| *event
         == PhoneEvent::Failed(Failure::Response, 487)));
     let cancelled = net.find(bob, |event| *event == PhoneEvent::Cancelled);
-    assert!(cancelled.header("Reason").contains("completed elsewhere"));
+    assert_eq!(
+        cancelled.header("Reason"),
+        "SIP;cause=200;text=\"Call completed elsewhere\", Q.850;cause=26"
+    );
     assert_eq!(net.border.counters().cancelled, 1);
     net.assert_quiet();
 }

@@ -13,14 +13,15 @@ const PROXY: &str = "10.2.0.77:5060";
 
 /// A call to the proxy: network, caller, its leg.
 fn called() -> (VirtualNetwork, usize, LegId) {
-    let mut net = VirtualNetwork::new(&PLAIN.replace("10.2.0.1", "10.2.0.77"), 1);
+    called_with("", &MessageContent::sdp(SDP_A.as_bytes()))
+}
+
+/// The same with these keys of the configuration, and this content of the INVITE.
+fn called_with(keys: &str, content: &MessageContent<'_>) -> (VirtualNetwork, usize, LegId) {
+    let config = PLAIN.replace("10.2.0.1", "10.2.0.77") + keys;
+    let mut net = VirtualNetwork::new(&config, 1);
     let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
-    let leg = net.call(
-        alice,
-        "sip:bob@192.0.2.1",
-        OUT,
-        &MessageContent::sdp(SDP_A.as_bytes()),
-    );
+    let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, content);
     net.run(Duration::from_millis(100));
     (net, alice, leg)
 }
@@ -34,8 +35,15 @@ fn asked(net: &VirtualNetwork, method: &str) -> String {
         .unwrap_or_else(|| panic!("no {method} came"))
 }
 
-/// Sends the proxy's response, with a To tag if the request has none.
+/// Sends the proxy's response.
 fn reply(net: &mut VirtualNetwork, request: &str, status: &str, tag: &str, more: &str, sdp: &str) {
+    let response = response_to(request, status, tag, more, sdp);
+    net.send_raw(PROXY, "198.51.100.1:5060", response.as_bytes());
+    net.run(Duration::from_millis(200));
+}
+
+/// The proxy's response, with a To tag if the request has none.
+fn response_to(request: &str, status: &str, tag: &str, more: &str, sdp: &str) -> String {
     let message = Message::parse(request.as_bytes()).unwrap();
     let mut out = format!("SIP/2.0 {status}\r\n");
     for header in message.headers() {
@@ -58,8 +66,20 @@ fn reply(net: &mut VirtualNetwork, request: &str, status: &str, tag: &str, more:
         out += "Content-Type: application/sdp\r\n";
     }
     out += &format!("Content-Length: {}\r\n\r\n{sdp}", sdp.len());
-    net.send_raw(PROXY, "198.51.100.1:5060", out.as_bytes());
-    net.run(Duration::from_millis(200));
+    out
+}
+
+/// A request of the callee in the dialog of our INVITE.
+fn request_in(invite: &str, method: &str, tag: &str) -> String {
+    let invite = Message::parse(invite.as_bytes()).unwrap();
+    let get = |id| String::from_utf8_lossy(invite.header(id).unwrap()).into_owned();
+    let (from, to) = (get(HeaderId::To), get(HeaderId::From));
+    let call_id = get(HeaderId::CallId);
+    format!(
+        "{method} sip:198.51.100.1:5060 SIP/2.0\r\nVia: SIP/2.0/UDP {PROXY};branch=z9hG4bK{method}\r\n\
+         Max-Forwards: 70\r\nFrom: {from};tag={tag}\r\nTo: {to}\r\nCall-ID: {call_id}\r\n\
+         CSeq: 1 {method}\r\nContent-Length: 0\r\n\r\n"
+    )
 }
 
 fn request_has_tag(message: &Message<'_>) -> bool {
@@ -292,4 +312,85 @@ fn later_answers_of_other_forks_do_not_move_the_media() {
         assert!(!net.media.iter().any(|(to, _, _)| *to == to_other));
         end(&mut net, alice, leg, "two");
     }
+}
+
+/// RFC 3262 section 5: for the callee the answer in a reliable response is final, and its 2xx has none. A caller
+/// without `100rel` has an unreliable copy, which is no answer (RFC 3261 section 13.2.1).
+#[test]
+fn caller_without_100rel_gets_a_reliable_answer_in_the_2xx() {
+    for keys in ["", "[[route]]\ntrunk='pbx'\nmedia='bypass'\n"] {
+        let plain = [Edit::Remove(HeaderId::Supported)];
+        let content = MessageContent::sdp(SDP_A.as_bytes());
+        let (mut net, alice, leg) = called_with(keys, &content.with(&plain));
+        let invite = asked(&net, "INVITE");
+        let other = SDP_B
+            .replace("10.2.0.1", "10.2.0.3")
+            .replace("5000", "5003");
+        // The second fork is not the one that is connected.
+        for (tag, sdp) in [("two", SDP_B), ("one", other.as_str())] {
+            reply(
+                &mut net,
+                &invite,
+                "183 Session Progress",
+                tag,
+                RELIABLE,
+                sdp,
+            );
+            let prack = asked(&net, "PRACK");
+            assert!(prack.contains(&format!("tag={tag}\r\n")), "{prack}");
+            reply(&mut net, &prack, "200 OK", tag, "", "");
+        }
+        let early = net.find(alice, |event| {
+            matches!(event, PhoneEvent::Progressed(183, false, _))
+        });
+        let early = early.body();
+        reply(&mut net, &invite, "200 OK", "two", "", "");
+        let answered = net.find(alice, |event| *event == PhoneEvent::Answered);
+        assert_eq!(answered.body(), early, "{}", answered.text());
+        assert_eq!(answered.header("Content-Type"), "application/sdp");
+        if keys.is_empty() {
+            let port = early.split("m=audio ").nth(1).unwrap();
+            let port = format!("192.0.2.1:{}", port.split(' ').next().unwrap());
+            net.media.clear();
+            assert!(reaches(&mut net, &port, "10.2.0.1:5000"));
+        }
+        end(&mut net, alice, leg, "two");
+    }
+}
+
+/// RFC 3262 section 3: without a description in its reliable response, the callee need not wait for the PRACK. The
+/// caller gets the 2xx after its PRACK; until then its early dialog takes requests of the callee.
+#[test]
+fn answer_may_precede_the_prack() {
+    let (mut net, alice, leg) = called();
+    let invite = asked(&net, "INVITE");
+    for message in [
+        response_to(&invite, "180 Ringing", "two", RELIABLE, ""),
+        response_to(&invite, "200 OK", "two", "", SDP_B),
+        request_in(&invite, "INFO", "two"),
+    ] {
+        net.send_raw(PROXY, "198.51.100.1:5060", message.as_bytes());
+    }
+    net.run(seconds(1));
+    let events = net.phone_events(alice);
+    let has = |which: &dyn Fn(&PhoneEvent) -> bool| events.iter().any(which);
+    assert!(
+        has(&|event| matches!(event, PhoneEvent::Response(200, _))),
+        "{events:?}"
+    );
+    assert!(
+        !has(&|event| matches!(event, PhoneEvent::Response(300.., _))),
+        "{events:?}"
+    );
+    assert!(has(&|event| *event == PhoneEvent::Answered), "{events:?}");
+    assert!(
+        has(&|event| matches!(event, PhoneEvent::Request(_))),
+        "{events:?}"
+    );
+    let is_accepted = |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        text.starts_with("SIP/2.0 200 ") && text.contains("CSeq: 1 INFO\r\n")
+    };
+    assert!(net.media.iter().any(|(_, _, bytes)| is_accepted(bytes)));
+    end(&mut net, alice, leg, "two");
 }

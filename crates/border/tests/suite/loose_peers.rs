@@ -1,12 +1,12 @@
 //! Peers that leave out headers, or that need more than the RFCs demand: Allow, Contact of OPTIONS, option tags, To of
-//! emergency calls.
+//! emergency calls, withheld numbers, refused credentials.
 
 use crate::virtual_network;
 
 use engine::Transport;
 use sip::{EndpointConfig, MessageContent, SessionConfig};
 use virtual_network::*;
-use wire::sip::{Edit, HeaderId};
+use wire::sip::{Edit, HeaderId, Method};
 
 /// Microsoft's SIP proxy identifies the border by Contact of its OPTIONS (RFC 3261 section 11.1), and sends its own
 /// there.
@@ -99,13 +99,14 @@ fn recording_session_passes() {
     assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
 }
 
-/// RFC 6228: a 199 would end the only early dialog that the caller has, while other forks ring.
+/// RFC 6228: a 199 would end the only early dialog that the caller has, while other forks ring. RFC 4916: a changed
+/// From is not forwarded.
 #[test]
-fn end_of_early_dialogs_is_not_offered() {
+fn end_of_early_dialogs_and_changes_of_from_are_not_offered() {
     let (mut net, alice, bob) = pair(PLAIN);
     let edits = [Edit::Replace {
         id: HeaderId::Supported,
-        value: b"199, histinfo",
+        value: b"199, from-change, histinfo",
     }];
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer().with(&edits));
     net.run(seconds(1));
@@ -147,4 +148,94 @@ fn feature_tags_of_contact_reach_the_other_side() {
     net.run(seconds(1));
     let answer = net.find(alice, |event| *event == PhoneEvent::Answered);
     assert_eq!(answer.header("Contact"), "<sip:192.0.2.1:5060>;isfocus");
+}
+
+/// RFC 3261 section 7.3.1: a list may be in several fields.
+#[test]
+fn methods_in_several_fields_are_relayed() {
+    let (mut net, alice, bob) = pair(PLAIN);
+    let edits = [
+        Edit::Replace {
+            id: HeaderId::Allow,
+            value: b"INVITE",
+        },
+        Edit::Add {
+            id: HeaderId::Allow,
+            value: b"ACK, BYE",
+        },
+        Edit::Add {
+            id: HeaderId::Allow,
+            value: b"UPDATE",
+        },
+    ];
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer().with(&edits));
+    net.run(seconds(1));
+    let invite = net.find(bob, |event| *event == PhoneEvent::Offered);
+    assert_eq!(invite.header("Allow"), "INVITE, ACK, BYE, UPDATE");
+}
+
+/// Some systems keep their host where the number is withheld (RFC 3323 section 4.1.1.3 recommends `anonymous.invalid`).
+/// The number of the trunk would name the caller.
+#[test]
+fn withheld_number_is_not_replaced_by_that_of_the_trunk() {
+    for (from, user) in [
+        ("\"Anonymous\" <sip:Anonymous@10.1.0.1>", "sip:Anonymous@"),
+        ("<sip:100@10.1.0.1>", "sip:4910@"),
+    ] {
+        let (mut net, alice, bob) = pair(&format!("{PLAIN}from_user='4910'\n"));
+        net.call_with(alice, "sip:bob@192.0.2.1", OUT, &offer(), |invite| {
+            invite.from = Some(from.as_bytes());
+        });
+        net.run(seconds(1));
+        let invite = net.find(bob, |event| *event == PhoneEvent::Offered);
+        let caller = invite.header("From");
+        assert!(caller.contains(user), "{caller}");
+        assert!(!caller.contains("10.1.0.1"), "{caller}");
+    }
+}
+
+/// RFC 3261 section 19.1.1: a contact may have headers, a Request-URI may not.
+#[test]
+fn headers_of_a_redirect_contact_are_not_in_the_request_uri() {
+    let (mut net, alice, bob) = pair(&format!("{PLAIN}redirect='follow'\n"));
+    net.phones[bob].log.behaviour.silent = true;
+    let other = net.phone("10.2.0.7:5060", PhoneBehaviour::answering(SDP_B));
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    let called = net.find(bob, |event| *event == PhoneEvent::Offered);
+    let leg = called.leg.unwrap();
+    let edits = [Edit::Add {
+        id: HeaderId::Contact,
+        value: b"<sip:carol@10.2.0.7:5060;user=phone?Diversion=%3Csip%3Abob%40x%3E>",
+    }];
+    net.command(bob, |endpoint, now| {
+        let content = MessageContent::default().with(&edits);
+        endpoint.reject(leg, 302, &content, now).unwrap();
+    });
+    net.run(seconds(1));
+    let invite = net.find(other, |event| *event == PhoneEvent::Offered);
+    let line = "INVITE sip:carol@10.2.0.7:5060;user=phone SIP/2.0\r\n";
+    assert!(invite.text().starts_with(line), "{}", invite.text());
+    assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
+}
+
+/// A trunk that refuses our credentials in a call is not asked for those of the phone.
+#[test]
+fn challenge_for_our_credentials_is_not_relayed_in_calls() {
+    let (mut net, alice, bob) = pair(&format!("{PLAIN}username='us'\npassword='pw'\n"));
+    let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    net.phones[bob].log.behaviour.inside = Some(407);
+    for (method, content) in [
+        (Method::Info, MessageContent::default()),
+        (Method::Update, offer()),
+    ] {
+        net.command(alice, |endpoint, now| {
+            endpoint.request(leg, method, &content, now).unwrap();
+        });
+        net.run(seconds(1));
+        let answer = &net.last(alice, |_| true).event;
+        assert!(matches!(answer, PhoneEvent::Response(403, _)), "{answer:?}");
+    }
+    assert!(net.has(bob, |event| matches!(event, PhoneEvent::Request(_))));
 }

@@ -336,3 +336,26 @@ fn late_answer_of_a_contact_ends_without_the_call() {
     assert!(has_ended(&world.net, phones[0]));
     world.assert_quiet();
 }
+
+/// The INVITE is kept until all contacts have ended, not for the whole call.
+#[test]
+fn late_end_of_another_contact_releases_the_set_up() {
+    let phones = [("10.1.0.2:5060", OUT), ("10.1.0.3:5060", OUT)];
+    let (mut net, alice, leg, [first, _]) = ringing(&config("192.0.2.2"), phones);
+    // The other phone has left its network, and does not answer CANCEL.
+    net.silence("10.1.0.3:5060");
+    answer(&mut net, first, SDP_B);
+    let number = net.border.call_numbers()[0];
+    let keeps_invite = |net: &VirtualNetwork| {
+        let saved = net.border.save_call(number).expect("a call");
+        saved.windows(11).any(|part| part == b"INVITE sip:")
+    };
+    assert!(keeps_invite(&net));
+    net.run(Duration::from_secs(40));
+    assert!(!keeps_invite(&net));
+    net.command(alice, |endpoint, now| {
+        endpoint.bye(leg, &MessageContent::default(), now).unwrap();
+    });
+    net.run(second());
+    net.assert_quiet();
+}

@@ -154,10 +154,12 @@ impl ClientSession {
         &self.challenge
     }
 
-    /// Whether a new challenge to a request with our credentials should be answered: it has another nonce and is
-    /// `stale`. Any other challenge means that the credentials are wrong.
+    /// Whether a new challenge to a request with our credentials should be answered: it has another nonce, and is
+    /// `stale` or concerns a nonce that was used before. Servers with a nonce for each request often omit `stale` (RFC
+    /// 7616 section 3.3). Any other challenge means that the credentials are wrong.
     pub fn may_retry(&self, new: &Challenge) -> bool {
-        new.stale && new.nonce != self.challenge.nonce
+        let is_reused = self.count > 1;
+        new.nonce != self.challenge.nonce && (new.stale || is_reused)
     }
 
     /// Appends the value of an Authorization or Proxy-Authorization header for one request.

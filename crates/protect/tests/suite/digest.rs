@@ -330,6 +330,9 @@ fn expired_and_foreign_nonces_are_stale() {
     assert!(fresh.stale && session.may_retry(&fresh));
     let wrong = pair.challenge(false, &secret);
     assert!(!session.may_retry(&wrong));
+    // The nonce was accepted before: the password is not wrong.
+    credentials(&mut session);
+    assert!(session.may_retry(&wrong));
     // A nonce of another server, with the correct response.
     let mut foreign = fresh.clone();
     assert_eq!(foreign.nonce.len(), 32);

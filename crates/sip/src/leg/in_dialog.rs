@@ -83,7 +83,8 @@ impl Endpoint {
         let has_dialog = match early {
             None => leg.state != LegState::Ending,
             Some(setup) if leg.uac => fork.is_some_and(|f| usize::from(f.0) < setup.forks.len()),
-            Some(_) => leg.state == LegState::Offered,
+            // Answered: our 2xx waits for a PRACK, in its early dialog.
+            Some(_) => matches!(leg.state, LegState::Offered | LegState::Answered),
         };
         if !has_dialog {
             return Err(Refused::State);
@@ -162,8 +163,10 @@ impl Endpoint {
         if let Some(leg) = self.leg_mut(id) {
             leg.login = login;
         }
+        let pinned = self.leg(id).is_some_and(|leg| leg.sending.pinned);
         if let Some(client) = self.clients.get_mut(slot as usize) {
             client.fork = fork.map_or(u8::MAX, |fork| fork.0);
+            client.pinned = pinned;
         }
         self.start_client(slot, start, flow, tcp)?;
         Ok(slot)
@@ -195,8 +198,8 @@ impl Endpoint {
         login.write(method.as_bytes(), peer.request_uri(), body, &mut lines);
     }
 
-    /// Sends PRACK for the last reliable provisional response of an early dialog (RFC 3262 section 4). With
-    /// [`crate::Prack::Handler`] the handler calls it, otherwise the endpoint.
+    /// Sends PRACK for the first reliable provisional response of an early dialog without one (RFC 3262 section 4).
+    /// With [`crate::Prack::Handler`] the handler calls it, otherwise the endpoint.
     ///
     /// # Errors
     /// [`Refused::Gone`], [`Refused::State`] if none is owed, [`Refused::Edit`], [`Refused::Full`].
@@ -211,10 +214,7 @@ impl Endpoint {
         check_edits(content)?;
         let state = self.leg_mut(leg).ok_or(Refused::Gone)?;
         let early = state.early(fork).ok_or(Refused::State)?;
-        if !early.prack_owed {
-            return Err(Refused::State);
-        }
-        let rseq = early.rseq;
+        let rseq = *early.owed.first().ok_or(Refused::State)?;
         let setup = state.setup.as_ref().ok_or(Refused::State)?;
         let mut text = [0u8; 48];
         let mut rest = text.as_mut_slice();
@@ -233,7 +233,7 @@ impl Endpoint {
         }
         if let Some(leg) = self.leg_mut(leg) {
             if let Some(early) = leg.early(fork) {
-                early.prack_owed = false;
+                early.owed.retain(|owed| *owed != rseq);
             }
             if sdp {
                 leg.pending.offers = match leg.pending.offers & OFFER_IN {

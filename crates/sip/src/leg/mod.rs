@@ -162,8 +162,9 @@ pub(crate) struct Early {
     pub(crate) peer: Peer,
     /// Highest RSeq received in order (RFC 3262 section 4); 0: none.
     pub(crate) rseq: u32,
-    /// That one needs a PRACK from the handler.
-    pub(crate) prack_owed: bool,
+    /// RSeq of those that need a PRACK from the handler, in order: the peer may send one while others have none (RFC
+    /// 3262 section 3).
+    pub(crate) owed: Vec<u32>,
     pub(crate) peer_allows_update: bool,
 }
 

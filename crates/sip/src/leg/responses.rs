@@ -243,8 +243,11 @@ impl Endpoint {
         let has_sdp = message_has_sdp(response);
         let transaction = self.client_id(slot);
         let Some(leg) = self.leg_mut(id) else {
-            // The dialog has ended meanwhile; the 2xx still needs its ACK.
-            self.initial_response(slot, id, received, handler);
+            // The dialog has ended meanwhile; the 2xx still needs its ACK, or the peer repeats it for 64*T1.
+            self.ack_of_response(slot, response, received.flow);
+            if let Some(client) = self.clients.get_mut(slot as usize) {
+                client.acked = true;
+            }
             return;
         };
         leg.pending.our_invite = NONE;

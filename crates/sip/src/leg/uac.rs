@@ -20,6 +20,8 @@ use wire::sip::{Edit, HeaderId, Message, Method, emit};
 
 /// Forks of one INVITE whose late 2xx is answered with BYE, at most.
 const MAX_LATE: usize = 32;
+/// Reliable provisional responses of a fork that wait for a PRACK of the handler, at most.
+const MAX_OWED: usize = 8;
 /// Upper bound of the requests in a dialog whose leg was removed.
 const FORGOTTEN: u32 = 1_000;
 /// Retries of one request after challenges and too small intervals, at most.
@@ -235,7 +237,10 @@ impl Endpoint {
                 return;
             }
             early.rseq = rseq;
-            early.prack_owed = true;
+            if early.owed.len() >= MAX_OWED {
+                early.owed.remove(0);
+            }
+            early.owed.push(rseq);
             reliable = true;
             if has_sdp {
                 leg.response_has_sdp(OFFER_OUT, OFFER_IN);
@@ -260,7 +265,7 @@ impl Endpoint {
                 .setup
                 .as_ref()
                 .is_some_and(|s| s.prack == Prack::Automatic);
-            automatic && leg.early(fork).is_some_and(|early| early.prack_owed)
+            automatic && leg.early(fork).is_some_and(|early| !early.owed.is_empty())
         });
         if owed {
             // If it cannot be sent, the peer retransmits or answers 504; nothing remains pending here.
@@ -294,7 +299,7 @@ impl Endpoint {
         setup.forks.push(Early {
             peer,
             rseq: 0,
-            prack_owed: false,
+            owed: Vec::new(),
             peer_allows_update: allows,
         });
         Some(Fork((setup.forks.len() - 1) as u8))
@@ -655,7 +660,7 @@ impl Endpoint {
     }
 
     /// Sends an ACK composed from a 2xx alone, which contains target, route set, tags and CSeq.
-    fn ack_of_response(&mut self, slot: u32, response: &Message<'_>, flow: &Flow) {
+    pub(super) fn ack_of_response(&mut self, slot: u32, response: &Message<'_>, flow: &Flow) {
         let leg = self.clients.get(slot as usize).and_then(|c| match c.owner {
             Owner::InitialInvite(leg) | Owner::InDialog(leg) => self.leg(leg),
             _ => None,

@@ -467,6 +467,45 @@ fn ack_of_a_challenged_invite_carries_credentials() {
     scene.receive(&Scene::reply_to(&late[1], 200, "", ""), 610);
 }
 
+/// Some servers accept each nonce once, and do not write `stale`. BYE with such a nonce is repeated, or the peer stays
+/// in the call.
+#[test]
+fn reused_nonce_is_replaced_without_stale() {
+    let change = |invite: &mut Invite<'_>| {
+        invite.login = Some(Login {
+            user: b"alice",
+            password: b"secret",
+        });
+    };
+    let mut scene = scene_with(change, EndpointConfig::default());
+    let challenge = |nonce: &str| {
+        format!("Proxy-Authenticate: Digest realm=\"x\", nonce=\"{nonce}\", qop=\"auth\"\r\n")
+    };
+    let sent = scene.reply(407, "a", &challenge("n1"), 10);
+    let again = sent.into_iter().find(|text| text.starts_with("INVITE "));
+    scene.invite = again.unwrap();
+    scene.reply(200, "one", &contact(21), 20);
+    let content = MessageContent::default();
+    let (leg, endpoint) = (scene.leg, &mut scene.host.endpoint);
+    endpoint.bye(leg, &content, ms(1_000)).unwrap();
+    let mut bye = scene.host.datagrams().remove(0);
+    for (nonce, next) in [("n1", "n2"), ("n2", "n3")] {
+        let credentials = header(&bye, HeaderId::ProxyAuthorization).unwrap();
+        let used = format!("nonce=\"{nonce}\"");
+        assert!(credentials.contains(&used), "{credentials}");
+        let refusal = Scene::reply_to(&bye, 407, "", &challenge(next));
+        let mut sent = scene.receive(&refusal, 1_100);
+        match nonce {
+            "n1" => bye = sent.remove(0),
+            // The first use of a nonce: the password is wrong.
+            _ => assert!(sent.is_empty(), "{sent:?}"),
+        }
+    }
+    let ended = RecordedIndication::Ended(leg, Ending::Local);
+    assert_eq!(*scene.host.log.last(), ended);
+    scene.end();
+}
+
 #[test]
 fn challenge_without_credentials_is_indicated() {
     let mut scene = scene();
@@ -682,6 +721,31 @@ fn reliable_provisional_responses_are_acknowledged_in_order_and_once() {
         ),
         2
     );
+    scene.reply(486, "one", "", 60);
+    scene.end();
+}
+
+/// RFC 3262 section 3: another one may follow before the PRACK.
+#[test]
+fn each_reliable_response_gets_a_prack_of_its_own() {
+    let change = |invite: &mut Invite<'_>| invite.prack = Prack::Handler;
+    let mut scene = scene_with(change, EndpointConfig::default());
+    let leg = scene.leg;
+    for (status, rseq) in [(183, 77), (180, 78)] {
+        let reliable = format!("Require: 100rel\r\nRSeq: {rseq}\r\n{}", contact(21));
+        assert!(scene.reply(status, "one", &reliable, 10).is_empty());
+    }
+    let content = MessageContent::default();
+    for (rseq, at) in [(77, 20), (78, 30)] {
+        let sent = scene.host.endpoint.prack(leg, Fork(0), &content, ms(at));
+        sent.unwrap();
+        let prack = scene.host.datagrams().remove(0);
+        let acknowledged = header(&prack, HeaderId::RAck).unwrap();
+        assert_eq!(acknowledged, format!("{rseq} 1 INVITE"));
+        scene.receive(&Scene::reply_to(&prack, 200, "", ""), at + 5);
+    }
+    let more = scene.host.endpoint.prack(leg, Fork(0), &content, ms(40));
+    assert!(matches!(more, Err(Refused::State)));
     scene.reply(486, "one", "", 60);
     scene.end();
 }

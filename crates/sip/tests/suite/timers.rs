@@ -554,3 +554,77 @@ fn pending_reinvite_is_limited_after_its_dialog_ends() {
         );
     }
 }
+
+/// RFC 3261 section 13.2.2.4: a 2xx needs its ACK also after the end of the dialog. That of a phone behind NAT is sent
+/// to its flow.
+#[test]
+fn late_2xx_of_a_reinvite_is_acknowledged() {
+    for (pinned, contact) in [(false, PEER), (true, "10.0.0.9:5060")] {
+        let mut host = host();
+        host.log.behaviour.ack = true;
+        let leg = invite(&mut host, Transport::Udp);
+        let opening = host.datagrams().remove(0);
+        let contact = format!("Contact: <sip:bob@{contact}>\r\n");
+        if pinned {
+            let flow = flow(&host, Transport::Udp);
+            host.endpoint.pin(leg, flow).unwrap();
+        }
+        let ok = reply(&opening, 200, ";tag=b", &contact);
+        host.datagram(&ok, PEER, Time::from_millis(100));
+        host.drain();
+        let content = MessageContent::sdp(SDP);
+        let at = Time::from_millis(1_000);
+        host.endpoint
+            .request(leg, Method::Invite, &content, at)
+            .unwrap();
+        let again = host.datagrams().remove(0);
+        host.endpoint
+            .bye(leg, &MessageContent::default(), Time::from_millis(1_050))
+            .unwrap();
+        let bye = host.datagrams().remove(0);
+        let ended = reply(&bye, 200, "", "");
+        host.datagram(&ended, PEER, Time::from_millis(1_100));
+        // The second one means that the first ACK was lost.
+        for ms in [1_200, 1_700] {
+            let late = reply(&again, 200, "", &contact);
+            host.datagram(&late, PEER, Time::from_millis(ms));
+            let sent = host.drain();
+            let [Sent::Datagram(to, ack)] = &sent[..] else {
+                panic!("{sent:?}");
+            };
+            assert_eq!(*to, PEER.parse().unwrap());
+            let ack = String::from_utf8_lossy(ack);
+            assert!(ack.starts_with("ACK sip:bob@"), "{ack}");
+            assert_eq!(header(&ack, HeaderId::CSeq).unwrap(), "2 ACK");
+        }
+        host.run(Time::from_secs(70));
+        assert!(host.endpoint.census().is_quiet());
+    }
+}
+
+/// RFC 4028 section 7.4: the refusal of an UPDATE is none of a re-INVITE.
+#[test]
+fn refused_refresh_by_update_is_followed_by_a_reinvite() {
+    for status in [403, 405, 488, 501] {
+        let mut host = host();
+        host.log.behaviour.ack = true;
+        let leg = invite(&mut host, Transport::Udp);
+        let opening = host.datagrams().remove(0);
+        let extra = "Contact: <sip:bob@192.0.2.9:5060>\r\nAllow: INVITE, UPDATE\r\n\
+            Supported: timer\r\nSession-Expires: 90;refresher=uac\r\n";
+        let ok = reply(&opening, 200, ";tag=b", extra);
+        host.datagram(&ok, PEER, Time::from_millis(100));
+        host.drain();
+        let sent = host.run(Time::from_millis(45_200)).remove(0).1;
+        let Sent::Datagram(_, update) = sent else {
+            panic!("{sent:?}");
+        };
+        let update = String::from_utf8(update).unwrap();
+        assert!(update.starts_with("UPDATE "), "{update}");
+        let refusal = reply(&update, status, "", "");
+        host.datagram(&refusal, PEER, Time::from_millis(45_300));
+        host.run(Time::from_millis(45_400));
+        let due = RecordedIndication::RefreshDue(leg);
+        assert_eq!(*host.log.last(), due, "{status}");
+    }
+}

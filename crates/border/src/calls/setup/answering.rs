@@ -4,7 +4,7 @@ use crate::bodies::{Carried, CarriedBody, SdpRole, has_sdp, is_multipart};
 use crate::calls::ended::EndedBy;
 use crate::calls::key::CallSlot;
 use crate::calls::relay::HeaderChanges;
-use crate::calls::{CallStage, SetUp};
+use crate::calls::{CallStage, SetUp, UnconfirmedAnswer};
 use crate::components::Calls;
 use crate::headers::text;
 use crate::policy::StepTarget;
@@ -121,6 +121,14 @@ impl Calls<'_> {
             sdp: &buffers.sdp,
         };
         let sent = self.pass_progress(slot, response, body, couple);
+        let is_unconfirmed = reliable && offered && !(couple && sent.is_some());
+        let forwarded = body.sdp_of(response);
+        if let Some(fork) = fork.filter(|_| is_unconfirmed && !forwarded.is_empty())
+            && let Some(set_up) = self.parts.calls.set_up_mut(slot)
+        {
+            let dialog = (leg, fork);
+            set_up.early.keep_unconfirmed(dialog, response, forwarded);
+        }
         let answer = match couple && carried == Carried::Rewritten {
             true => buffers.sdp.as_slice().into(),
             false => Box::default(),
@@ -266,6 +274,7 @@ impl Calls<'_> {
         let another = offered && set_up.early.answered_by_another((leg, fork));
         let settled = set_up.early.answered_by.is_some() && !another;
         let before = std::mem::take(&mut set_up.early.answer);
+        let unconfirmed = set_up.early.take_unconfirmed((leg, fork));
         set_up.timers.cancel(&mut self.parts.ctx.timers);
         let hop = self.parts.calls.use_branch(slot, leg);
         if let Some(hop) = hop {
@@ -294,7 +303,10 @@ impl Calls<'_> {
             // The SDP was forwarded before; other body parts of the response are forwarded now.
             true if settled && !is_multipart(response) => Ok(Carried::Nothing),
             true => self.carry_body(slot.side(Side::Callee), response, role, &mut buffers.sdp),
-            false => Ok(Carried::Untouched),
+            false => match &unconfirmed {
+                Some(answer) => self.confirm_answer(slot, answer, &mut buffers.sdp),
+                None => Ok(Carried::Untouched),
+            },
         };
         if let Some(media) = self.parts.calls.media_mut(slot) {
             media.keep_branch(&mut self.parts.media.plane);
@@ -341,6 +353,26 @@ impl Calls<'_> {
                 let reason = error.map(reason_of);
                 self.reject_caller_for(slot, status.into(), error.map(AnchorError::reason));
                 self.end_call(slot, EndedBy::Border, why, reason.as_deref());
+            }
+        }
+    }
+
+    /// Appends the answer for the caller if the 2xx of the callee has none, because a reliable response had it.
+    fn confirm_answer(
+        &mut self,
+        slot: CallSlot,
+        answer: &UnconfirmedAnswer,
+        sdp: &mut Vec<u8>,
+    ) -> Result<Carried, AnchorError> {
+        let is_anchored = self.parts.calls.media_mut(slot).is_some();
+        match Message::parse(&answer.response) {
+            // The media may be at another early dialog since then.
+            Ok(response) if is_anchored => {
+                self.carry_sdp(slot.side(Side::Callee), &response, SdpRole::Answer, sdp)
+            }
+            _ => {
+                sdp.extend_from_slice(&answer.forwarded);
+                Ok(Carried::Rewritten)
             }
         }
     }
@@ -425,6 +457,12 @@ impl Calls<'_> {
                 response,
             };
             self.take_failure(slot, failure);
+        }
+        if let Some(call) = self.parts.calls.get_mut(slot)
+            && call.stage == CallStage::ExpectBye
+        {
+            // It was given up because another one answered.
+            call.free_set_up();
         }
         self.call_next_hops(slot);
     }
@@ -607,7 +645,7 @@ impl SetUp {
             .map(|contact: NameAddr<'_>| {
                 (
                     contact.q_thousandths().unwrap_or(1_000),
-                    contact.uri.to_vec(),
+                    without_headers(contact.uri).to_vec(),
                 )
             })
             .collect();
@@ -657,6 +695,13 @@ fn agrees_in_formats(one: &[u8], other: &[u8]) -> bool {
         lines.filter(|line| RELEVANT.iter().any(|start| line.starts_with(start)))
     }
     lines(one).eq(lines(other))
+}
+
+/// A SIP URI without its headers, which a Request-URI must not have (RFC 3261 section 19.1.1).
+fn without_headers(uri: &[u8]) -> &[u8] {
+    let headers = wire::sip::Uri::parse(uri).map_or(&b""[..], |uri| uri.headers);
+    let bare = uri.strip_suffix(headers).unwrap_or(uri);
+    bare.strip_suffix(b"?").unwrap_or(bare)
 }
 
 /// The target of a redirect.

@@ -1,6 +1,6 @@
 //! Our host and that of the target in messages of a hop.
 
-use crate::headers::is_anonymous;
+use crate::headers::{is_anonymous, is_withheld};
 use crate::listeners::Listeners;
 use crate::policy::HopStep;
 use config::Trunk;
@@ -72,7 +72,7 @@ impl HopHosts {
     /// number of the trunk names them, too.
     pub(crate) fn from(&self, trunk: Option<&Trunk>, caller: &NameAddr<'_>, out: &mut Vec<u8>) {
         match trunk.and_then(|trunk| trunk.from_user.as_deref()) {
-            Some(user) if !is_anonymous(caller) => {
+            Some(user) if !is_withheld(caller) => {
                 out.extend_from_slice(b"<sip:");
                 out.extend_from_slice(user.as_bytes());
                 out.push(b'@');
