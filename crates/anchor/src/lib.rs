@@ -855,7 +855,8 @@ impl CallMedia {
 
     fn side_plan(&self, index: usize, line: &AnchoredLine, number: usize) -> Option<SidePlan> {
         let (own, security) = self.in_force(index, number, line.sides.get(number)?);
-        let other = (line.sides.get(1 - number)).map(|side| self.in_force(index, 1 - number, side).0);
+        let other =
+            (line.sides.get(1 - number)).map(|side| self.in_force(index, 1 - number, side).0);
         let media = self.sides.get(number)?;
         let may_send = self.early_media.is_none_or(|limits| match number {
             0 => limits.forward,

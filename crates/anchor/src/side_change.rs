@@ -217,7 +217,10 @@ impl CallMedia {
 
     /// Notes the answer to an offer, which puts a tentative change into force.
     pub(super) fn side_answered(&mut self) {
-        let sides = self.previous_sides.iter_mut().flat_map(|sides| sides.iter_mut());
+        let sides = self
+            .previous_sides
+            .iter_mut()
+            .flat_map(|sides| sides.iter_mut());
         for previous in sides {
             previous.answered = true;
         }
@@ -225,7 +228,12 @@ impl CallMedia {
 
     /// Makes the changes of sides final and releases their previous ports and keys.
     pub fn keep_side(&mut self, plane: &mut MediaPlane) {
-        for previous in self.previous_sides.take().into_iter().flat_map(|sides| *sides) {
+        for previous in self
+            .previous_sides
+            .take()
+            .into_iter()
+            .flat_map(|sides| *sides)
+        {
             let PreviousSide {
                 side, media, lines, ..
             } = previous;
@@ -246,7 +254,12 @@ impl CallMedia {
 
     /// Undoes the changes of sides. No offer is open then, and no line was added since.
     pub fn restore_side(&mut self, plane: &mut MediaPlane) {
-        for previous in self.previous_sides.take().into_iter().flat_map(|sides| *sides) {
+        for previous in self
+            .previous_sides
+            .take()
+            .into_iter()
+            .flat_map(|sides| *sides)
+        {
             self.undo(plane, previous);
         }
         self.drop_unused_security();

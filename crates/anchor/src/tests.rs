@@ -146,8 +146,14 @@ fn other_ports_of_both_sides_are_in_force_with_the_answer() {
             .unwrap();
     };
     let answers = |call: &mut CallMedia, plane: &mut MediaPlane| {
-        call.answer(plane, Side::Callee, answer.as_bytes(), false, &mut Vec::new())
-            .unwrap();
+        call.answer(
+            plane,
+            Side::Callee,
+            answer.as_bytes(),
+            false,
+            &mut Vec::new(),
+        )
+        .unwrap();
     };
     offers(&mut call, &mut plane);
     // Before any answer, nothing needs the previous ports.
@@ -363,7 +369,12 @@ fn further_offer_has_the_payload_types_of_its_receiver() {
     let browser = description(
         1,
         "111 127 110 126",
-        &["111 opus/48000/2", isac, "110 telephone-event/48000", events],
+        &[
+            "111 opus/48000/2",
+            isac,
+            "110 telephone-event/48000",
+            events,
+        ],
     );
     let phone = description(1, "0 127 126", &[isac, events]);
     for (first, opus_towards_caller, formats, attributes) in [
@@ -399,7 +410,10 @@ fn further_offer_has_the_payload_types_of_its_receiver() {
         let text = String::from_utf8_lossy(&out);
         assert!(text.contains(&format!(" RTP/AVP {formats}\r\n")), "{text}");
         for attribute in attributes {
-            assert!(text.contains(&format!("a=rtpmap:{attribute}\r\n")), "{text}");
+            assert!(
+                text.contains(&format!("a=rtpmap:{attribute}\r\n")),
+                "{text}"
+            );
         }
     }
 }

@@ -588,12 +588,23 @@ fn update_of_the_callee_before_its_answer() {
     assert_eq!(port_of(&answer.body()), to_bob);
     assert_eq!(world.nodes[0].0.borrow().rig.node.census().branches, 1);
     for (from, node, to) in [
-        ("10.1.0.1:4000", format!("192.0.2.101:{to_alice}"), "10.2.0.1:5002"),
-        ("10.2.0.1:5002", format!("198.51.100.0:{to_bob}"), "10.1.0.1:4000"),
+        (
+            "10.1.0.1:4000",
+            format!("192.0.2.101:{to_alice}"),
+            "10.2.0.1:5002",
+        ),
+        (
+            "10.2.0.1:5002",
+            format!("198.51.100.0:{to_bob}"),
+            "10.1.0.1:4000",
+        ),
     ] {
         world.net.send_raw(from, &node, &rtp(7, 1));
         world.net.run(Duration::from_millis(20));
-        assert!(world.net.media.iter().any(|(at, ..)| *at == addr(to)), "{to}");
+        assert!(
+            world.net.media.iter().any(|(at, ..)| *at == addr(to)),
+            "{to}"
+        );
     }
     world.net.command(bob, |endpoint, now| {
         endpoint

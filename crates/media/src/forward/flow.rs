@@ -780,8 +780,7 @@ fn relay_packet(
                     });
                 }
                 (Some(StreamRewriter::Renumber(numbers)), Ok(_)) => {
-                    let relayed =
-                        numbers.relay(view.ssrc(), view.sequence(), view.timestamp());
+                    let relayed = numbers.relay(view.ssrc(), view.sequence(), view.timestamp());
                     if let (Some((number, timestamp)), Some(place)) =
                         (relayed, packet.bytes_mut().get_mut(2..8))
                     {

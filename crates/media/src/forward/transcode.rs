@@ -692,11 +692,18 @@ impl StreamTranscoder {
         let present = self.stream.as_ref().filter(|stream| stream.ssrc == ssrc);
         let known = match present {
             Some(stream) => Some((stream.timeline, Some((self.packets, self.octets)))),
-            None => self.others.get(ssrc).map(|known| (known.timeline, known.sent)),
+            None => self
+                .others
+                .get(ssrc)
+                .map(|known| (known.timeline, known.sent)),
         };
-        let Some((timeline, sent)) = known else { return };
+        let Some((timeline, sent)) = known else {
+            return;
+        };
         move_timestamp(&timeline, info);
-        let Some((packets, octets)) = sent else { return };
+        let Some((packets, octets)) = sent else {
+            return;
+        };
         let counts = [packets, octets];
         let counts = counts.into_iter().flat_map(u32::to_be_bytes);
         for (byte, new) in info.iter_mut().skip(4).zip(counts) {

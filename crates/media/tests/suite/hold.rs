@@ -246,10 +246,16 @@ fn figures_of_many_removed_lines_are_kept() {
         let relayed = to(b, "192.0.2.2:5000");
         for sequence in [1, 3] {
             let packet = rtp(round.into(), sequence);
-            assert_eq!(send(&mut forwarder, a, "192.0.2.1:4000", &packet, now), relayed);
+            assert_eq!(
+                send(&mut forwarder, a, "192.0.2.1:4000", &packet, now),
+                relayed
+            );
         }
         let stranger = send(&mut forwarder, a, "192.0.2.9:4000", &rtp(1, 2), now);
-        assert_eq!(stranger, PacketVerdict::Drop(DropReason::MediaUnexpectedSource));
+        assert_eq!(
+            stranger,
+            PacketVerdict::Drop(DropReason::MediaUnexpectedSource)
+        );
         forwarder.command(MediaCommand::Update(Box::new(audio.clone())), now);
         assert_eq!(forwarder.packets(), 2 * u64::from(round));
     }

@@ -308,8 +308,13 @@ fn timestamps_and_counts_of_a_source_continue() {
     if !to.1.is_available() {
         return;
     }
-    let planned =
-        |packet_ms| session(Some(plan(from, to, packet_ms, EventMapping::Tones)), None, Protection::None);
+    let planned = |packet_ms| {
+        session(
+            Some(plan(from, to, packet_ms, EventMapping::Tones)),
+            None,
+            Protection::None,
+        )
+    };
     let mut line = Line::new(planned(20));
     let mut speaker = Speaker::new(from, 600.0);
     let mut sent = Vec::new();
@@ -375,7 +380,10 @@ fn timestamps_and_counts_of_a_source_continue() {
         assert_eq!(timestamp, end.wrapping_add(160 * packet));
     }
     let next = end.wrapping_add(3 * 160);
-    assert_eq!(report(&mut line, last.wrapping_add(3 * 160)), Some((150, next)));
+    assert_eq!(
+        report(&mut line, last.wrapping_add(3 * 160)),
+        Some((150, next))
+    );
     line.forwarder
         .command(MediaCommand::Update(Box::new(planned(20))), line.now);
     let again = line.pass(A, &speaker.next()).unwrap().remove(0);

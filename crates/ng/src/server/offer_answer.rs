@@ -293,11 +293,8 @@ impl NgServer {
         let requested = options.ipv6.unwrap_or(ipv6(to));
         let demanded = options.ipv6.is_some();
         let (to_name, mut to_side) = self.media_side(second, requested, demanded, other)?;
-        from_side.latching = NgServer::latching(
-            options,
-            &exchange.summary,
-            branch.media.side(from).latching,
-        );
+        from_side.latching =
+            NgServer::latching(options, &exchange.summary, branch.media.side(from).latching);
         to_side.latching = branch.media.side(to).latching;
         let (names, mut sides) = match from {
             Side::Caller => ([from_name, to_name], [from_side, to_side]),

@@ -317,12 +317,10 @@ mod tests {
 
     #[test]
     fn the_signalling_source_replaces_connection_addresses() {
-        let deferred = String::from_utf8(SDP.to_vec())
-            .unwrap()
-            .replace(
-                "m=image",
-                "a=rtcp:4009 IN IP4 10.0.0.1\r\nc=IN IP4 0.0.0.0\r\nm=image",
-            );
+        let deferred = String::from_utf8(SDP.to_vec()).unwrap().replace(
+            "m=image",
+            "a=rtcp:4009 IN IP4 10.0.0.1\r\nc=IN IP4 0.0.0.0\r\nm=image",
+        );
         let text = from_source(deferred.as_bytes(), "192.0.2.9".parse().unwrap());
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("c=IN IP4 192.0.2.9\r\nt=0"), "{text}");

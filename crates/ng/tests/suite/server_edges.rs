@@ -55,11 +55,7 @@ fn music_of_a_party_on_hold_by_zero_address_is_relayed() {
         let offered = rig.offer(&held, &[flags, ("to-tag", "b")]);
         let towards_b = format!("198.51.100.1:{}", port_of(&offered));
         rig.answer(&plain_b(), &[flags]);
-        assert!(
-            rig.send(A, &towards_a, &rtp(7, 2)).is_some(),
-            "{}",
-            flags.1
-        );
+        assert!(rig.send(A, &towards_a, &rtp(7, 2)).is_some(), "{}", flags.1);
         // The party on hold receives nothing.
         assert_eq!(rig.send(B, &towards_b, &rtp(9, 1)), None);
         rig.offer(&plain_a(), &[flags, ("to-tag", "b")]);
