@@ -84,6 +84,11 @@ impl HistoryWriter {
         writer!(self, writer => writer.event(event, at));
     }
 
+    /// Ends a call whose `call_ended` found no room in the queue of the store.
+    pub fn lost_end(&mut self, call: u64) {
+        writer!(self, writer => writer.lost_end(call));
+    }
+
     /// Stores a number of drops since the last call for this reason.
     pub fn drops(&mut self, at: i64, reason: &'static str, count: u64) {
         writer!(self, writer => writer.drops(at, reason, count));
