@@ -106,8 +106,8 @@ impl Sessions {
         (cookie, csrf)
     }
 
-    /// The session of a cookie; one beyond the idle or longest time is ended. `input`: the last input of its user, which
-    /// counts as use unless it came after the idle time; `None`: the request tells of none.
+    /// The session of a cookie; one beyond the idle or longest time is ended. `input`: the last input of its user,
+    /// which counts as use unless it came after the idle time; `None`: the request tells of none.
     pub(super) fn find(
         &mut self,
         key: &SessionKey,
