@@ -231,7 +231,10 @@ mod tests {
             assert_eq!(start.refusal(&first), None, "{lenient}");
             // The second one requires the path that this address does not have.
             let why = start.refusal(&read(required, second)).unwrap_or_default();
-            assert!(why.contains("192.0.2.2") && why.contains(required.split('=').next().unwrap()), "{why}");
+            assert!(
+                why.contains("192.0.2.2") && why.contains(required.split('=').next().unwrap()),
+                "{why}"
+            );
             // Without the address, everything is as at the start: no change is pending.
             let back = read(required, "");
             assert_eq!(start.refusal(&back), None, "{required}");
@@ -244,7 +247,10 @@ mod tests {
         // A change is pending until the restart, also if a later reload changes something else.
         let start = StartConfig::new(Arc::new(read("dscp=0", "")));
         for more in ["", "[limits]\ncalls=5"] {
-            assert_eq!(start.pending_changes(&read("dscp=8", more)), ["[media] dscp"]);
+            assert_eq!(
+                start.pending_changes(&read("dscp=8", more)),
+                ["[media] dscp"]
+            );
         }
     }
 }

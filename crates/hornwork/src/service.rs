@@ -656,9 +656,7 @@ impl BorderService<'_> {
                 );
                 self.refuse_configuration(why, now);
             }
-            Ok(NewBorderConfig { config, .. })
-                if self.start_config.refusal(&config).is_some() =>
-            {
+            Ok(NewBorderConfig { config, .. }) if self.start_config.refusal(&config).is_some() => {
                 let why = self.start_config.refusal(&config).unwrap_or_default();
                 self.refuse_configuration(why, now);
             }

@@ -4,9 +4,9 @@ use crate::history::location;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use console::{
-    CallFilter, CallKind, CallPage, CallState, HistoryReader, LadderStyle, LoadedMessage, MAX_MESSAGES,
-    StoreError, StoreLocation, StoredCall, StoredEvent, escape_controls, ladder, messages_in_full,
-    parse_time, rfc3339,
+    CallFilter, CallKind, CallPage, CallState, HistoryReader, LadderStyle, LoadedMessage,
+    MAX_MESSAGES, StoreError, StoreLocation, StoredCall, StoredEvent, escape_controls, ladder,
+    messages_in_full, parse_time, rfc3339,
 };
 use lab::output::print;
 use serde_json::{Value, json};
@@ -311,7 +311,11 @@ fn note_of_limit() -> String {
 
 /// Writes a capture, with a comment if messages may be missing; `Some`: it failed.
 fn write_capture(file: &PathBuf, messages: &[LoadedMessage], is_cut: bool) -> Option<ExitCode> {
-    let comment = if is_cut { note_of_limit() } else { String::new() };
+    let comment = if is_cut {
+        note_of_limit()
+    } else {
+        String::new()
+    };
     let written = std::fs::write(file, console::export(messages, &comment));
     written.err().map(|error| {
         eprintln!("hornwork: {}: {error}", file.display());

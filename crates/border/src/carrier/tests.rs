@@ -392,7 +392,10 @@ fn service_route_is_that_of_the_last_2xx() {
     const ROUTE: &str = "Service-Route: <sip:p1.tel.example;lr>\r\nService-Route: <sip:p2.tel.example;lr>, <sip:p3.tel.example:5070;lr>\r\n";
     let route = |bench: &Bench| {
         let route = bench.carriers.service_route(TrunkId(0))?;
-        let values = route.values.iter().map(|value| String::from_utf8_lossy(value));
+        let values = route
+            .values
+            .iter()
+            .map(|value| String::from_utf8_lossy(value));
         Some((route.target, values.collect::<Vec<_>>().join(" ")))
     };
     let given = Some((
@@ -412,9 +415,15 @@ fn service_route_is_that_of_the_last_2xx() {
     let by_second = given.map(|(_, values)| (1, values));
     assert_eq!(answer(200, ROUTE).1, by_second);
     let other = "Service-Route: <sip:q.tel.example;lr>\r\n";
-    assert_eq!(answer(200, other).1, Some((0, "<sip:q.tel.example;lr>".into())));
+    assert_eq!(
+        answer(200, other).1,
+        Some((0, "<sip:q.tel.example;lr>".into()))
+    );
     assert_eq!(answer(200, "").1, None);
-    assert_eq!(answer(200, other).1, Some((0, "<sip:q.tel.example;lr>".into())));
+    assert_eq!(
+        answer(200, other).1,
+        Some((0, "<sip:q.tel.example;lr>".into()))
+    );
     assert_eq!(answer(403, other).1, None, "a refusal");
     // Routes that are not used are told once.
     let many = "Service-Route: <sip:p;lr>\r\n".repeat(9);
@@ -422,9 +431,18 @@ fn service_route_is_that_of_the_last_2xx() {
     for (bad, why) in [
         (many.as_str(), "more than 8 values or 1024 octets"),
         (long.as_str(), "more than 8 values or 1024 octets"),
-        ("Service-Route: <sip:p>\r\n", "a value is no URI of a loose router"),
-        ("Service-Route: <sip:p;lr>, <tel:1;lr>\r\n", "a value is no URI of a loose router"),
-        ("Service-Route: nonsense\r\n", "a value is no URI of a loose router"),
+        (
+            "Service-Route: <sip:p>\r\n",
+            "a value is no URI of a loose router",
+        ),
+        (
+            "Service-Route: <sip:p;lr>, <tel:1;lr>\r\n",
+            "a value is no URI of a loose router",
+        ),
+        (
+            "Service-Route: nonsense\r\n",
+            "a value is no URI of a loose router",
+        ),
     ] {
         assert!(answer(200, other).1.is_some());
         let told = format!("registered: Service-Route not used: {why}");

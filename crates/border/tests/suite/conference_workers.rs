@@ -370,8 +370,7 @@ fn limits_hold_across_workers() {
 fn wrong_pins_at_several_workers_are_one_count() {
     let mut net = VirtualNetwork::with_workers(&with(2, "pin='2468'"), 11);
     let numbers = numbers(2);
-    let mut talker =
-        ConferencePhone::dial(&mut net, 1, &uri(&numbers[0]), Kind::Pcma, 20, 440.0);
+    let mut talker = ConferencePhone::dial(&mut net, 1, &uri(&numbers[0]), Kind::Pcma, 20, 440.0);
     let phone = talker.phone;
     let again = |net: &mut VirtualNetwork, talker: &mut ConferencePhone, number: &str| {
         let offer = sdp(talker.own, Kind::Pcma, 20, "");

@@ -80,9 +80,7 @@ fn calls_that_repeat_a_call_id_without_end_take_bounded_memory() {
     assert_eq!(calls.entries.len(), 1);
     assert_eq!(calls.by_call.len(), MAX_EARLIER + 1);
     // The newest one, and those shortly before.
-    assert!(
-        (10_000 - MAX_EARLIER as u64..=10_000).all(|call| calls.by_call.contains_key(&call))
-    );
+    assert!((10_000 - MAX_EARLIER as u64..=10_000).all(|call| calls.by_call.contains_key(&call)));
     let slot = calls.by_call[&10_000];
     calls.remove_entry(slot).unwrap();
     assert!(calls.by_call.is_empty());

@@ -287,9 +287,9 @@ impl Access {
                 .ok_or_else(|| Problem::new(StatusCode::UNAUTHORIZED, "token", "wrong token"));
         }
         if let Some(key) = cookie(headers, &policy.cookie_name(headers)).map(key_of)
-            && let Some(session) = self
-                .sessions
-                .find(&key, policy.session_times, now, presented.input)
+            && let Some(session) =
+                self.sessions
+                    .find(&key, policy.session_times, now, presented.input)
         {
             if let Some(role) = session.granted
                 && let Some(oidc) = &policy.oidc

@@ -221,7 +221,10 @@ mod tests {
         let alarms = "/api/v1/alarms";
         assert_eq!(input(alarms, None), Ok(Some(now)));
         assert_eq!(input(alarms, Some("40")), Ok(Some(Time::from_secs(60))));
-        assert_eq!(input(alarms, Some("18446744073709551615")), Ok(Some(Time::ZERO)));
+        assert_eq!(
+            input(alarms, Some("18446744073709551615")),
+            Ok(Some(Time::ZERO))
+        );
         assert_eq!(input(STREAM, None), Ok(None));
         for malformed in ["", "-1", "1.5", "soon"] {
             assert_eq!(input(alarms, Some(malformed)), Err(400), "{malformed:?}");

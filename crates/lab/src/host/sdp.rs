@@ -441,7 +441,11 @@ mod tests {
     #[test]
     fn redundancy_of_opus_is_declared_by_its_receiver() {
         let (plain, redundant) = (Format::new(Kind::Opus), Format::of_decoder(Kind::Opus));
-        for (offers, answers) in [(redundant, redundant), (redundant, plain), (plain, redundant)] {
+        for (offers, answers) in [
+            (redundant, redundant),
+            (redundant, plain),
+            (plain, redundant),
+        ] {
             let offer = ours(4000, offers, Direction::SendRecv).offer();
             let answering = ours(5000, answers, Direction::SendRecv);
             let (answer, callee) = answering.answer(&offer).unwrap();

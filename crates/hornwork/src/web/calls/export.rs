@@ -125,10 +125,15 @@ mod tests {
             let texts = [text_file(&call, &joined), capture_file(&call, &joined)];
             texts.map(|(name, bytes)| (name, String::from_utf8_lossy(&bytes).into_owned()))
         };
-        let note = "INCOMPLETE: only the first 2 messages of the call; \"hornwork trace\" reads more";
+        let note =
+            "INCOMPLETE: only the first 2 messages of the call; \"hornwork trace\" reads more";
         let [text, capture] = files(2);
         assert_eq!(text.0, "call-7-incomplete.txt");
-        assert!(text.1.starts_with(note) && text.1.trim_end().ends_with(note), "{}", text.1);
+        assert!(
+            text.1.starts_with(note) && text.1.trim_end().ends_with(note),
+            "{}",
+            text.1
+        );
         assert!(text.1.contains("sip:2@x") && !text.1.contains("sip:3@x"));
         assert_eq!(capture.0, "call-7-incomplete.pcapng");
         assert!(capture.1.contains(note));
