@@ -467,7 +467,7 @@ mod tests {
 
     #[test]
     fn discarded_packets_are_counted() {
-        let bound = [0; 2].map(|port| std::net::UdpSocket::bind(("127.0.0.78", port)).unwrap());
+        let bound = [0_u16; 2].map(|port| std::net::UdpSocket::bind(("127.0.0.78", port)).unwrap());
         let [a, b] = bound.map(|socket| socket.local_addr().unwrap());
         let ends = [EndName::Udp(a, b), EndName::Udp(b, a)];
         let clock = Clock::new();
