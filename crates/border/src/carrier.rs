@@ -2,6 +2,7 @@
 //! which REGISTER is due and processes its result; it sends nothing. The endpoint answers challenges with the
 //! credentials of the trunk.
 
+mod service_route;
 #[cfg(test)]
 mod tests;
 
@@ -13,6 +14,7 @@ use config::{
 use core::time::Duration;
 use engine::timers::TimerHeap;
 use engine::{Deadline, Entropy, EventKind, Time, Transport};
+pub(crate) use service_route::ServiceRoute;
 use std::net::{IpAddr, SocketAddr};
 use wire::sip::{HeaderId, Message};
 
@@ -147,6 +149,10 @@ struct Account {
     corrected: bool,
     /// The last Contact that was sent.
     contact: Vec<u8>,
+    /// That of the last 2xx.
+    service_route: Option<ServiceRoute>,
+    /// Whether a Service-Route that is not used was reported.
+    route_refused: bool,
     removal: Removal,
 }
 
@@ -272,6 +278,8 @@ impl Carriers {
                 seen: None,
                 corrected: false,
                 contact: Vec::new(),
+                service_route: None,
+                route_refused: false,
                 removal: Removal::None,
             });
             if fresh {
@@ -476,6 +484,13 @@ impl Carriers {
             .map(|account| account.registered)
     }
 
+    /// The route of requests to a trunk whose account is registered, if the carrier has given one.
+    pub(crate) fn service_route(&self, trunk: TrunkId) -> Option<&ServiceRoute> {
+        let registered = |account: &&Account| account.trunk == trunk && account.registered;
+        let account = self.accounts.iter().find(registered)?;
+        account.service_route.as_ref()
+    }
+
     /// User part of our Contact at the carrier; calls from the carrier arrive with it.
     pub fn contact_user(&self, trunk: TrunkId) -> Option<&str> {
         self.accounts
@@ -512,6 +527,8 @@ impl Account {
         self.troubled = false;
         self.seen = None;
         self.corrected = false;
+        self.service_route = None;
+        self.route_refused = false;
     }
 
     /// Whether the interface has a configured address, so that none is learned.
@@ -625,6 +642,8 @@ impl Account {
                 self.failed(&format!("answered {status}"), wait, jitter, now)
             }
             status => {
+                // RFC 3608 section 6.1: after a refusal it is discarded, although the registration lasts.
+                self.service_route = None;
                 let wait = RetryWait::Growing(REFUSED_WAIT);
                 self.failed(&format!("refused with {status}"), wait, jitter, now)
             }
@@ -635,8 +654,13 @@ impl Account {
         let granted = self.granted(response);
         self.failures = 0;
         self.until = now + Duration::from_secs(u64::from(granted));
-        let is_news = !self.registered || self.troubled;
-        let note = is_news.then(|| self.note(AccountState::Registered, None));
+        // Each 2xx replaces the route, also one without (RFC 3608 section 6.1).
+        let route = ServiceRoute::of(response, self.target());
+        let refused = route.as_ref().err().copied();
+        self.service_route = route.unwrap_or_default();
+        let was_refused = std::mem::replace(&mut self.route_refused, refused.is_some());
+        let is_news = !self.registered || self.troubled || refused.is_some() && !was_refused;
+        let note = is_news.then(|| self.note(AccountState::Registered, refused));
         self.registered = true;
         self.troubled = false;
         let news = self.learn(response);
@@ -739,6 +763,7 @@ impl Account {
         };
         if lost {
             self.registered = false;
+            self.service_route = None;
         }
         let note = (lost || !self.troubled).then(|| self.note(state, Some(why)));
         self.troubled = true;

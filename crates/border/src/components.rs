@@ -75,7 +75,7 @@ impl Components {
             ctx: Ctx::new(config, entropy),
             calls: OngoingCalls::new(share.hash_key),
             quality_intervals: QualityIntervals::default(),
-            conferences: Conferences::new(share.conferences),
+            conferences: Conferences::new(share.conferences, share.pin_lockout),
             media: BorderMedia::new(plane),
             media_nodes,
             admission: AdmissionControl::new(

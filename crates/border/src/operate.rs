@@ -9,7 +9,7 @@ use crate::index_remap::IndexRemap;
 use crate::out_of_dialog::OutOfDialogControl;
 use crate::shared::Alarm;
 use crate::workers::{DrainState, Siblings, WorkerParts};
-use config::{AdmissionLimits, ConferenceSpec, Config};
+use config::{AdmissionLimits, ConferenceSpec, Config, TrunkId};
 use core::time::Duration;
 use engine::{Entropy, EventKind, Time, Worker};
 use std::sync::Arc;
@@ -69,6 +69,12 @@ impl Border {
             }
         }
         parts.carriers.reload(&config, now);
+        if parts.worker.is_first() {
+            for trunk in (0..).map(TrunkId).take(config.trunks.len()) {
+                let route = parts.carriers.service_route(trunk);
+                parts.trunks.set_service_route(trunk, route);
+            }
+        }
         self.parts.calls.remap_indices(&renamed);
         OutOfDialogControl::new(&mut self.lend()).remap_out_of_dialog_requests(&renamed);
         if config.dns != before.dns {

@@ -70,6 +70,8 @@ pub trait RoutingState {
     fn target_takes(&self, target: TrunkTarget, random: u64) -> bool;
     /// Number of calls of a trunk.
     fn trunk_calls(&self, trunk: TrunkId) -> u32;
+    /// Route values that our carrier wants in requests to a target of a trunk (RFC 3608), in order.
+    fn service_route(&self, trunk: TrunkId, target: usize) -> Vec<Box<[u8]>>;
     /// Contacts of a user, or the contact that was forwarded with `token`; the preferred one first.
     fn contacts(&self, user: &str, token: Option<&[u8]>) -> Vec<Contact>;
     /// Contacts of registered users whose name begins with this prefix of numbers.
@@ -872,7 +874,7 @@ impl Router<'_> {
                 CalledParty::Number(number) => trunk_uri(trunk, target, number),
                 CalledParty::Service(urn) => urn.to_vec(),
             },
-            routes: Vec::new(),
+            routes: self.view.service_route(id, index),
             place: match target.direct() {
                 Some((address, transport)) => StepTarget::Address(address, transport),
                 None => StepTarget::Name(target.host.clone(), target.transport),

@@ -38,6 +38,10 @@ impl RoutingState for RoutingSnapshot<'_> {
         self.trunks.calls(trunk)
     }
 
+    fn service_route(&self, trunk: TrunkId, target: usize) -> Vec<Box<[u8]>> {
+        self.trunks.service_route(trunk, target)
+    }
+
     fn contacts(&self, user: &str, token: Option<&[u8]>) -> Vec<Contact> {
         self.placed(self.location.contacts(user, token))
     }

@@ -1,6 +1,7 @@
 //! State of trunks, determined by OPTIONS pings. This module determines which ping is due and processes its result; it
 //! sends nothing.
 
+use crate::carrier::ServiceRoute;
 use config::{Config, TrunkId};
 use core::time::Duration;
 use engine::timers::TimerHeap;
@@ -56,7 +57,15 @@ struct TargetState {
     waiting: AtomicBool,
 }
 
-/// State of a trunk, shared by all workers without locks.
+/// The Service-Route of the account at a trunk, which one worker registers and all use. Most trunks have none: their
+/// calls take no lock.
+#[derive(Debug, Default)]
+struct SharedServiceRoute {
+    is_set: AtomicBool,
+    route: Mutex<Option<ServiceRoute>>,
+}
+
+/// State of a trunk, shared by all workers without locks, except for its Service-Route.
 #[derive(Debug)]
 struct Board {
     name: String,
@@ -65,6 +74,7 @@ struct Board {
     calls: Arc<AtomicU32>,
     /// Whether an operator has disabled it; kept as well.
     disabled: Arc<AtomicBool>,
+    service_route: SharedServiceRoute,
 }
 
 impl Board {
@@ -80,6 +90,8 @@ impl Board {
             targets: (0..targets).map(fresh).collect(),
             calls: before.map_or_else(Arc::default, |before| before.calls.clone()),
             disabled: before.map_or_else(Arc::default, |before| before.disabled.clone()),
+            // The worker that registers sets it after its reload.
+            service_route: SharedServiceRoute::default(),
         }
     }
 }
@@ -337,6 +349,34 @@ impl Trunks {
         }
     }
 
+    /// Sets the route of requests to a target of a trunk, or removes it.
+    pub(crate) fn set_service_route(&mut self, trunk: TrunkId, route: Option<&ServiceRoute>) {
+        let Some(trunk) = self.trunks.get(usize::from(trunk.0)) else {
+            return;
+        };
+        let shared = &trunk.board.service_route;
+        if route.is_none() && !shared.is_set.load(Relaxed) {
+            return;
+        }
+        let mut present = lock(&shared.route);
+        if present.as_ref() != route {
+            *present = route.cloned();
+        }
+        shared.is_set.store(route.is_some(), Relaxed);
+    }
+
+    /// Route values of requests to a target of a trunk; usually none.
+    pub(crate) fn service_route(&self, trunk: TrunkId, target: usize) -> Vec<Box<[u8]>> {
+        let trunk = self.trunks.get(usize::from(trunk.0));
+        let shared = trunk.map(|trunk| &trunk.board.service_route);
+        let Some(shared) = shared.filter(|shared| shared.is_set.load(Relaxed)) else {
+            return Vec::new();
+        };
+        let present = lock(&shared.route);
+        let of_target = present.as_ref().filter(|route| route.target == target);
+        of_target.map_or_else(Vec::new, |route| route.values.clone())
+    }
+
     /// Whether a target answers.
     pub fn is_answering(&self, trunk: TrunkId, target: usize) -> bool {
         self.trunks
@@ -435,6 +475,22 @@ mod tests {
         assert!((18..=24).contains(&pings.len()), "{}", pings.len());
         assert!(pings.iter().all(|ping| ping.trunk == TrunkId(0)));
         assert!(notes.is_empty());
+    }
+
+    /// Another target may not reach the proxies of the route.
+    #[test]
+    fn service_route_is_that_of_one_target() {
+        let mut trunks = trunks();
+        let values: Vec<Box<[u8]>> = vec![b"<sip:edge;lr>"[..].into(), b"<sip:core;lr>"[..].into()];
+        let route = ServiceRoute { target: 1, values };
+        trunks.set_service_route(TrunkId(0), Some(&route));
+        trunks.set_service_route(TrunkId(9), Some(&route));
+        assert_eq!(trunks.service_route(TrunkId(0), 1), route.values);
+        for (trunk, target) in [(0, 0), (1, 1), (9, 1)] {
+            assert!(trunks.service_route(TrunkId(trunk), target).is_empty());
+        }
+        trunks.set_service_route(TrunkId(0), None);
+        assert!(trunks.service_route(TrunkId(0), 1).is_empty());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! | shared | divided evenly | per worker |
 //! |---|---|---|
-//! | registrations and their limit, authentication, rates, time slots of registrations, state, calls and overload feedback of trunks, limit of calls, resolved peers, domains of certificates, load shedding, number of conferences, transfers between workers | media ports, connections in all and per source, transactions, memory and CPU time for calls | queue and socket filter under overload, DNS lookups, draining |
+//! | registrations and their limit, authentication, rates, time slots of registrations, state, calls and overload feedback of trunks, limit of calls, resolved peers, domains of certificates, load shedding, number of conferences, wrong PINs, transfers between workers | media ports, connections in all and per source, transactions, memory and CPU time for calls | queue and socket filter under overload, DNS lookups, draining |
 //!
 //! The first worker pings trunks and registers at carriers. A conference belongs to one worker, selected by the
 //! called number ([`crate::conferences::worker_of`]).
@@ -10,6 +10,7 @@
 use crate::admission::overload::feedback::Throttles;
 use crate::admission::overload::shedding::ShedLists;
 use crate::admission::rate_limit::RateLimiter;
+use crate::calls::conference::pin_lockout::PinLockout;
 use crate::calls::conference::state::ActiveConferences;
 use crate::calls::table::OngoingCalls;
 use crate::calls::transfer::handover::Transfers;
@@ -41,6 +42,7 @@ pub(crate) struct WorkerParts {
     pub(crate) located_peers: MaybeShared<LocatedPeers>,
     pub(crate) certificate_domains: MaybeShared<CertificateDomains>,
     pub(crate) conferences: MaybeShared<ActiveConferences>,
+    pub(crate) pin_lockout: MaybeShared<PinLockout>,
     pub(crate) siblings: Option<Siblings>,
     pub(crate) moves: Option<MovedDialogs>,
     /// The shed lists of all addresses.
@@ -247,6 +249,7 @@ impl WorkerParts {
                 hash_key,
             )),
             conferences: MaybeShared::Own(ActiveConferences::default()),
+            pin_lockout: MaybeShared::Own(PinLockout::default()),
             siblings: None,
             moves: None,
             shed_lists: Arc::new(ShedLists::new(entropy.u64() as u32)),
@@ -274,6 +277,7 @@ impl WorkerParts {
         let certificate_domains =
             shared(CertificateDomains::new(connections, HashKey::new(entropy)));
         let conferences = shared(ActiveConferences::default());
+        let pin_lockout = shared(PinLockout::default());
         let siblings = Siblings {
             calls: (0..of).map(|_| AtomicUsize::new(0)).collect(),
             number: 0,
@@ -300,6 +304,7 @@ impl WorkerParts {
             located_peers: MaybeShared::Shared(peers.clone()),
             certificate_domains: MaybeShared::Shared(certificate_domains.clone()),
             conferences: MaybeShared::Shared(conferences.clone()),
+            pin_lockout: MaybeShared::Shared(pin_lockout.clone()),
             siblings: Some(Siblings {
                 number: usize::from(number),
                 ..siblings.clone()

@@ -46,25 +46,47 @@ struct PolyphaseFilter {
     taps: usize,
 }
 
-/// Filters in use before, the last one last. Resamplers are created on packet threads, a conference that changes its
-/// rate creates two for each participant at once, and the design of a filter takes up to some milliseconds.
-static FILTERS: Mutex<Vec<Arc<PolyphaseFilter>>> = Mutex::new(Vec::new());
+/// Filters in the order of their last use, the latest one last.
+#[derive(Debug)]
+struct FilterCache(Vec<Arc<PolyphaseFilter>>);
+
+impl FilterCache {
+    /// The filter for a ratio, which counts as used now.
+    fn find(&mut self, up: usize, down: usize) -> Option<Arc<PolyphaseFilter>> {
+        let mut all = self.0.iter();
+        let at = all.position(|filter| (filter.up, filter.down) == (up, down))?;
+        let found = self.0.remove(at);
+        self.0.push(found.clone());
+        Some(found)
+    }
+
+    /// Adds a filter, unless another thread has added the same one meanwhile; returns the one that is kept. The filter
+    /// that was unused for longest makes room.
+    fn insert(&mut self, filter: Arc<PolyphaseFilter>) -> Arc<PolyphaseFilter> {
+        if let Some(known) = self.find(filter.up, filter.down) {
+            return known;
+        }
+        if self.0.len() >= MAX_FILTERS {
+            self.0.remove(0);
+        }
+        self.0.push(filter.clone());
+        filter
+    }
+}
+
+/// Filters in use before. Resamplers are created on packet threads, a conference that changes its rate creates two for
+/// each participant at once, and the design of a filter takes up to some milliseconds.
+static FILTERS: Mutex<FilterCache> = Mutex::new(FilterCache(Vec::new()));
 
 /// The filter for a ratio, which is designed once.
 fn shared_filter(up: usize, down: usize) -> Arc<PolyphaseFilter> {
     // A thread that panicked has left a complete list.
     let filters = || FILTERS.lock().unwrap_or_else(PoisonError::into_inner);
-    let fits = |filter: &Arc<PolyphaseFilter>| (filter.up, filter.down) == (up, down);
-    let known = filters().iter().find(|filter| fits(filter)).cloned();
+    let known = filters().find(up, down);
     known.unwrap_or_else(|| {
         // Without the lock: other threads do not wait for a design.
         let designed = Arc::new(design(up, down));
-        let mut filters = filters();
-        if filters.len() >= MAX_FILTERS {
-            filters.remove(0);
-        }
-        filters.push(designed.clone());
-        designed
+        filters().insert(designed)
     })
 }
 
@@ -306,7 +328,7 @@ mod tests {
     #[test]
     fn resamplers_of_the_same_rates_share_a_filter() {
         let first = Resampler::new(8000, 48_000).unwrap();
-        let filters = || FILTERS.lock().unwrap().len();
+        let filters = || FILTERS.lock().unwrap().0.len();
         for _ in 0..1_000 {
             let next = Resampler::new(8000, 48_000).unwrap();
             assert!(Arc::ptr_eq(&first.filter, &next.filter));
@@ -321,6 +343,25 @@ mod tests {
             Resampler::new(9_000 + 100 * rate, 10_000).unwrap();
             assert!(filters() <= MAX_FILTERS);
         }
+    }
+
+    /// Files of many odd rates: the filter of a codec in use is not designed again.
+    #[test]
+    fn filter_that_was_unused_for_longest_makes_room() {
+        let mut cache = FilterCache(Vec::new());
+        let filter = |up: usize| Arc::new(design(up, 1));
+        let first = cache.insert(filter(1));
+        for up in 2..4 * MAX_FILTERS {
+            cache.insert(filter(up));
+            let kept = cache.find(1, 1).unwrap();
+            assert!(Arc::ptr_eq(&kept, &first), "{up}");
+            assert!(cache.0.len() <= MAX_FILTERS);
+        }
+        // The latest ones are kept; one that two threads have designed is kept once.
+        assert!(cache.find(2, 1).is_none());
+        let latest = cache.find(4 * MAX_FILTERS - 1, 1).unwrap();
+        assert!(Arc::ptr_eq(&cache.insert(filter(latest.up)), &latest));
+        assert_eq!(cache.0.len(), MAX_FILTERS);
     }
 
     #[test]

@@ -103,8 +103,9 @@ pub(super) struct RawConference {
     /// PIN that callers must enter: 4 to 16 digits, dialled after a tone, ended by `#` or complete at the length of the
     /// PIN. Digits are received as telephone events (RFC 4733), or as audio if none were negotiated, except with G.729.
     /// Until then the caller is in the lobby, without audio from or to the conference. The third wrong PIN, or half a
-    /// minute without the right one, ends the call. After nine wrong PINs of a source (see `max_lobby`) in a row its
-    /// calls are refused with 403 for a minute; each further one doubles that time, to an hour.
+    /// minute without the right one, ends the call. After nine wrong PINs of a source (see `max_lobby`) in a row, at
+    /// all workers together, its calls are refused with 403 for a minute; each further one doubles that time, to an
+    /// hour.
     #[schemars(length(min = 4, max = 16))]
     pub pin: Option<String>,
     /// Maximum number of callers in the lobby, in all conferences of this entry (of several workers, at each of them),

@@ -117,7 +117,8 @@ pub(super) struct RawConsole {
     /// Whether viewers see of numbers and user names only the last two characters.
     #[serde(default)]
     pub redact_numbers: bool,
-    /// Minutes without request after which a session ends.
+    /// Minutes without use after which a session ends: without input at its pages, which refresh themselves without
+    /// counting as use. For a display on the wall: up to a week, or a user with a certificate, which has no session.
     #[serde(default = "session_idle")]
     #[schemars(range(min = 1, max = 10_080))]
     pub session_idle_min: u32,

@@ -163,7 +163,8 @@ fn default_answer_timeout_s() -> u32 {
     4
 }
 
-/// An account of ours at a carrier.
+/// An account of ours at a carrier. Its Service-Route (RFC 3608) becomes the Route of requests to the target that gave
+/// it.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawCarrier {

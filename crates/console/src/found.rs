@@ -11,7 +11,7 @@ pub(crate) const MAX_EXAMINED: usize = 200_000;
 /// As [`MAX_EXAMINED`], with a text that is searched in messages.
 pub(crate) const MAX_EXAMINED_TEXT: usize = 20_000;
 /// Messages of one call that are read, at most.
-pub(crate) const MAX_MESSAGES: usize = 100_000;
+pub const MAX_MESSAGES: usize = 100_000;
 /// Bytes of the messages of a joined call, about at most: peers choose the size of messages, and a border that shows
 /// their call must not run out of memory.
 pub(crate) const MAX_JOINED_BYTES: usize = 64 << 20;

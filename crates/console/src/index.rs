@@ -2,6 +2,8 @@
 
 mod fold;
 mod reports;
+#[cfg(test)]
+mod tests;
 
 use crate::call::{CallKind, CallState, StoredCall};
 use crate::losses::{LossCounts, Losses};
@@ -41,6 +43,9 @@ const SHORT_LINGER: i64 = 2_000_000;
 const IDLE_LINGER: i64 = 120_000_000;
 /// As [`IDLE_LINGER`], for answered calls that capture agents report: their BYE may have been missed.
 const OBSERVED_LINGER: i64 = 4 * 3_600 * 1_000_000;
+/// As [`IDLE_LINGER`], for calls of the border: the event of their end may have been lost. Longer than the silence of a
+/// call without media here and without session timers (RFC 4028).
+const SILENT_LINGER: i64 = 3 * 24 * 3_600 * 1_000_000;
 /// Entries examined per sweep.
 const SWEEP: usize = 100_000;
 /// Time after which the words of a call are indexed although it has not ended, microseconds.
@@ -180,6 +185,13 @@ impl CallEntry {
         (!self.words_written && due && !self.words.is_empty()).then_some(&self.words)
     }
 
+    /// Ends it with its last message or event: when it really ended is unknown.
+    fn interrupt(&mut self, reason: &str) {
+        self.call.state = CallState::Interrupted;
+        self.call.ended = Some(self.last.max(self.call.started));
+        self.call.reason = reason.to_owned();
+    }
+
     /// Whether it may leave the memory at `now`.
     fn is_over(&self, now: i64) -> bool {
         let idle = now - self.touched;
@@ -189,7 +201,7 @@ impl CallEntry {
         match (self.call.state.is_open(), self.call.call.is_some()) {
             (false, _) if self.call.kind == CallKind::Call => idle > ENDED_LINGER,
             (false, _) => idle > SHORT_LINGER,
-            (true, true) => false,
+            (true, true) => idle > SILENT_LINGER,
             (true, false) => match self.call.state {
                 CallState::Answered => idle > OBSERVED_LINGER,
                 _ => idle > IDLE_LINGER,
@@ -368,10 +380,8 @@ impl OpenCalls {
             let Some(entry) = self.entries.get_mut(at) else {
                 continue;
             };
-            entry.call.state = CallState::Interrupted;
-            entry.call.ended = Some(entry.last.max(entry.call.started));
+            entry.interrupt("the border was interrupted");
             entry.call.ended_by = "border".to_owned();
-            entry.call.reason = "the border was interrupted".to_owned();
             interrupted += 1;
             self.mark(at);
         }
@@ -572,6 +582,22 @@ impl OpenCalls {
         }
     }
 
+    /// Ends a call whose `call_ended` found no room in the queue: nothing else would.
+    pub(crate) fn lost_end(&mut self, call: u64) {
+        let Some(&slot) = self.by_call.get(&call) else {
+            return;
+        };
+        let Some(entry) = self.entries.get_mut(slot) else {
+            return;
+        };
+        // Not a later call with the same Call-ID, and not one whose BYE was stored.
+        if entry.call.call == Some(call) && entry.call.state.is_open() {
+            entry.interrupt("the event of its end was lost");
+            self.losses.add_calls(1);
+            self.mark(slot);
+        }
+    }
+
     /// Keeps the number of the call that an entry had before, which begins anew with this one: its end may come later.
     fn keep_earlier_call(&mut self, slot: usize, call: u64) {
         let Some(entry) = self.entries.get_mut(slot) else {
@@ -745,9 +771,10 @@ impl OpenCalls {
                 continue;
             }
             if entry.call.state.is_open() {
-                entry.call.state = CallState::Interrupted;
-                entry.call.ended = Some(entry.last);
-                entry.call.reason = "no end was seen".to_owned();
+                entry.interrupt("no end was seen");
+                if entry.call.call.is_some() {
+                    self.losses.add_calls(1);
+                }
                 self.mark(at);
                 continue;
             }
@@ -776,191 +803,4 @@ fn call_of(kind: &EventKind) -> Option<u64> {
         }
     });
     call
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::segment::StoredDirection;
-    use engine::{Time, Transport};
-
-    #[test]
-    fn calls_beyond_the_room_are_counted() {
-        let losses = Arc::new(Losses::default());
-        let mut calls = OpenCalls::new(true, String::new(), losses.clone());
-        calls.room = 1;
-        let message = |calls: &mut OpenCalls, id: &str| {
-            let text = format!("OPTIONS sip:a@b SIP/2.0\r\nCall-ID: {id}\r\n\r\n");
-            let stored = StoredMessage {
-                time: 1_000,
-                direction: StoredDirection::Received,
-                transport: Transport::Udp,
-                source: "192.0.2.1:5060".parse().unwrap(),
-                destination: "192.0.2.2:5060".parse().unwrap(),
-                bytes: text.as_bytes(),
-            };
-            let offset = calls.entries.len() as u32;
-            calls.message(&stored, 1, offset, b"")
-        };
-        assert!(message(&mut calls, "one") && message(&mut calls, "one"));
-        assert!(!message(&mut calls, "two"));
-        assert_eq!(calls.last_call_id(), None);
-        let offered = |call: u64, id: &str| {
-            let kind = EventKind::CallOffered {
-                call,
-                interface: "access".into(),
-                call_id: id.into(),
-                from: "sip:1@x".into(),
-                to: "2".into(),
-                source: "udp:192.0.2.1:5060".into(),
-                trunk: None,
-            };
-            Event::new(Time(0), kind)
-        };
-        let edited = |id: &str| {
-            let kind = EventKind::RuleEdited {
-                rule: "site".into(),
-                call: 0,
-                call_id: id.into(),
-                direction: "in".into(),
-                message: "INVITE".into(),
-                headers: "X-Site".into(),
-            };
-            Event::new(Time(0), kind)
-        };
-        calls.event(&offered(1, "one"), 1);
-        calls.event(&edited("one"), 1);
-        assert_eq!((losses.counts().total(), calls.events.len()), (0, 1));
-        calls.event(&edited("two"), 1);
-        calls.event(&offered(2, "two"), 1);
-        let waiting = calls.discard_waiting();
-        let lost = losses.counts();
-        assert_eq!((lost.calls, lost.events, lost.total()), (1, 1, 2));
-        assert_eq!((waiting.messages, waiting.events), (2, 1));
-        assert_eq!((waiting.calls, waiting.drops), (1, 0));
-        let kept = calls.entries.iter().next().unwrap().1;
-        assert_eq!((kept.call.messages, kept.is_dirty), (0, false));
-    }
-
-    #[test]
-    fn calls_that_repeat_a_call_id_without_end_take_bounded_memory() {
-        let mut calls = OpenCalls::new(true, String::new(), Arc::new(Losses::default()));
-        let offered = |call| EventKind::CallOffered {
-            call,
-            interface: "access".into(),
-            call_id: "repeated".into(),
-            from: "sip:1@x".into(),
-            to: "2".into(),
-            source: "udp:192.0.2.1:5060".into(),
-            trunk: None,
-        };
-        for call in 1..=10_000 {
-            calls.event(&Event::new(Time(0), offered(call)), 1);
-        }
-        assert_eq!(calls.entries.len(), 1);
-        assert_eq!(calls.by_call.len(), MAX_EARLIER + 1);
-        // The newest one, and those shortly before.
-        assert!(
-            (10_000 - MAX_EARLIER as u64..=10_000).all(|call| calls.by_call.contains_key(&call))
-        );
-        let slot = calls.by_call[&10_000];
-        calls.remove_entry(slot).unwrap();
-        assert!(calls.by_call.is_empty());
-    }
-
-    /// The clock of an agent, or that of the machine, is hours ahead; later the machine's is set back.
-    #[test]
-    fn ended_calls_leave_the_memory_by_any_clock() {
-        const HOUR: i64 = 3_600_000_000;
-        let mut calls = OpenCalls::new(true, String::new(), Arc::new(Losses::default()));
-        let start = 100 * HOUR;
-        calls.now = start;
-        let exchange = |calls: &mut OpenCalls, id: &str, at: i64| {
-            observed(calls, ("OPTIONS sip:b SIP/2.0", "OPTIONS"), id, at);
-            observed(calls, ("SIP/2.0 200 OK", "OPTIONS"), id, at);
-            calls.written();
-        };
-        exchange(&mut calls, "ahead", start + 8 * HOUR);
-        exchange(&mut calls, "behind", start - 8 * HOUR);
-        calls.sweep(start + SHORT_LINGER / 2);
-        assert_eq!(calls.entries.len(), 2, "late messages may follow");
-        calls.sweep(start + SHORT_LINGER + 1);
-        assert!(calls.entries.is_empty());
-        exchange(&mut calls, "before the step", start);
-        for second in 0..40 {
-            calls.sweep(start - 8 * HOUR + second * 1_000_000);
-        }
-        assert!(calls.entries.is_empty());
-    }
-
-    const INVITE: (&str, &str) = ("INVITE sip:a@b SIP/2.0", "INVITE");
-
-    /// A message of a capture agent that correlates by the Call-ID, as Asterisk with `uuid_type = call-id`.
-    fn observed(calls: &mut OpenCalls, (line, method): (&str, &str), call_id: &str, at: i64) {
-        let text = format!("{line}\r\nCall-ID: {call_id}\r\nCSeq: 1 {method}\r\n\r\n");
-        let stored = StoredMessage {
-            time: at as u64 * 1_000,
-            direction: StoredDirection::Received,
-            transport: Transport::Udp,
-            source: "192.0.2.1:5060".parse().unwrap(),
-            destination: "192.0.2.2:5060".parse().unwrap(),
-            bytes: text.as_bytes(),
-        };
-        assert!(calls.message(&stored, 1, 0, call_id.as_bytes()));
-    }
-
-    /// A phone refreshes its registration with the same Call-ID, hours after the first exchange has left the memory.
-    #[test]
-    fn correlation_ids_do_not_outlive_their_exchange() {
-        let mut calls = OpenCalls::new(true, String::new(), Arc::new(Losses::default()));
-        let register = ("REGISTER sip:b SIP/2.0", "REGISTER");
-        observed(&mut calls, register, "r", 1_000_000);
-        observed(&mut calls, ("SIP/2.0 200 OK", "REGISTER"), "r", 1_100_000);
-        calls.written();
-        calls.sweep(1_100_000 + SHORT_LINGER + 1);
-        assert!(calls.entries.is_empty() && !calls.knows("r"));
-        assert!(calls.by_call_id.is_empty() && calls.by_correlation.is_empty());
-        observed(&mut calls, INVITE, "i", 9_000_000);
-        observed(&mut calls, register, "r", 9_100_000);
-        assert_eq!(calls.last_call_id(), Some("r"));
-        let ids: Vec<_> = calls
-            .entries
-            .iter()
-            .map(|(_, entry)| &entry.call.call_ids)
-            .collect();
-        assert_eq!(ids, [&["i".to_owned()], &["r".to_owned()]]);
-    }
-
-    /// The messages of a leg came before the event about it, and were an entry of their own.
-    #[test]
-    fn keys_of_a_leg_move_to_its_call() {
-        let mut calls = OpenCalls::new(true, String::new(), Arc::new(Losses::default()));
-        observed(&mut calls, INVITE, "a", 1_000_000);
-        observed(&mut calls, INVITE, "b", 1_100_000);
-        let slot = calls.by_call_id[&key_of(CALL_ID_KEY, b"a")];
-        calls.add_leg(slot, "b");
-        assert_eq!(calls.entries.len(), 1);
-        observed(&mut calls, INVITE, "c", 1_200_000);
-        let keys = [&calls.by_call_id, &calls.by_correlation];
-        for (id, owner) in [("a", slot), ("b", slot)] {
-            let kinds = [CALL_ID_KEY, b'x'];
-            for (table, kind) in keys.iter().zip(kinds) {
-                assert_eq!(
-                    table.get(&key_of(kind, id.as_bytes())),
-                    Some(&owner),
-                    "{id}"
-                );
-            }
-        }
-        let first = calls.entries.get(slot).unwrap();
-        assert_eq!(first.call.call_ids, ["a", "b"]);
-        assert_eq!(first.call.messages, 2);
-        // The end of an answered call that was not seen.
-        calls.written();
-        calls.sweep(1_200_000 + IDLE_LINGER + 1);
-        calls.written();
-        calls.sweep(1_200_000 + IDLE_LINGER + 2);
-        assert!(calls.entries.is_empty(), "{:?}", calls.entries);
-        assert!(calls.by_call_id.is_empty() && calls.by_correlation.is_empty());
-    }
 }

@@ -32,6 +32,7 @@ pub struct JoinedCall {
     positions: Vec<Vec<Option<usize>>>,
     legs: BTreeMap<String, u8>,
     truncated: bool,
+    events_truncated: bool,
 }
 
 impl JoinedCall {
@@ -80,6 +81,7 @@ impl JoinedCall {
         }
         JoinedCall {
             truncated: kept > order.len(),
+            events_truncated: false,
             legs: legs(&records),
             records,
             order,
@@ -95,6 +97,14 @@ impl JoinedCall {
         }
     }
 
+    /// The call of which some events were not read.
+    pub(crate) fn events_truncated(self) -> JoinedCall {
+        JoinedCall {
+            events_truncated: true,
+            ..self
+        }
+    }
+
     /// The records in the order in which the borders got the call.
     pub fn records(&self) -> &[CallRecord] {
         &self.records
@@ -103,6 +113,11 @@ impl JoinedCall {
     /// Whether there are more messages than the limit.
     pub fn is_truncated(&self) -> bool {
         self.truncated
+    }
+
+    /// Whether a record has more events than were read.
+    pub fn has_more_events(&self) -> bool {
+        self.events_truncated
     }
 
     /// The messages in order of time.

@@ -38,7 +38,7 @@ mod writer;
 pub use call::{CallFilter, CallKind, CallState, SideQuality, StoredCall};
 pub use edits::{AppliedRule, Edit, applied_rules, attribute, counterpart, edits};
 pub use export::export;
-pub use found::{CallPage, LoadedMessage, StoreError, StoredEvent, UnreadPart};
+pub use found::{CallPage, LoadedMessage, MAX_MESSAGES, StoreError, StoredEvent, UnreadPart};
 pub use joined::{CallRecord, JoinedCall};
 pub use ladder::{LadderStyle, ladder, messages_in_full};
 pub use losses::{LossCounts, Losses};

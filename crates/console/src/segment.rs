@@ -77,10 +77,25 @@ impl StoredMessage<'_> {
 
 /// The blocks before the first message.
 pub(crate) fn header() -> Vec<u8> {
+    header_with("")
+}
+
+/// The same with a comment about the file, if it is not empty.
+pub(crate) fn header_with(comment: &str) -> Vec<u8> {
     let mut out = Vec::new();
     let mut body = 0x1a2b_3c4d_u32.to_le_bytes().to_vec();
     body.extend([1, 0, 0, 0]);
     body.extend([0xff; 8]);
+    if let Ok(length) = u16::try_from(comment.len())
+        && length > 0
+    {
+        // opt_comment (1), and the end of options.
+        body.extend([1, 0]);
+        body.extend(length.to_le_bytes());
+        body.extend_from_slice(comment.as_bytes());
+        body.resize(body.len().next_multiple_of(4), 0);
+        body.extend([0; 4]);
+    }
     block(&mut out, 0x0a0d_0d0a, &body);
     for transport in TRANSPORTS {
         let mut body = LINK_RAW.to_le_bytes().to_vec();

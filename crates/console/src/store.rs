@@ -84,6 +84,11 @@ impl HistoryWriter {
         writer!(self, writer => writer.event(event, at));
     }
 
+    /// Ends a call whose `call_ended` found no room in the queue of the store.
+    pub fn lost_end(&mut self, call: u64) {
+        writer!(self, writer => writer.lost_end(call));
+    }
+
     /// Stores a number of drops since the last call for this reason.
     pub fn drops(&mut self, at: i64, reason: &'static str, count: u64) {
         writer!(self, writer => writer.drops(at, reason, count));
@@ -252,18 +257,26 @@ impl HistoryReader {
     pub fn joined(&self, call: StoredCall, limit: usize) -> Result<JoinedCall, StoreError> {
         let related = self.correlated(&call)?;
         let (mut records, mut room) = (Vec::new(), MAX_JOINED_BYTES);
+        let mut has_more_events = false;
         for call in [call].into_iter().chain(related) {
             // One more tells whether there are more.
             let messages = self.first_messages(call.id, limit.saturating_add(1), room)?;
             let sizes = messages.iter().map(|message| message.bytes.len());
             room = room.saturating_sub(sizes.sum());
+            let mut events = self.first_events(call.id, MAX_JOINED_EVENTS + 1)?;
+            has_more_events |= events.len() > MAX_JOINED_EVENTS;
+            events.truncate(MAX_JOINED_EVENTS);
             records.push(CallRecord {
                 messages,
-                events: self.first_events(call.id, MAX_JOINED_EVENTS)?,
+                events,
                 call,
             });
         }
         let joined = JoinedCall::new(records, limit);
+        let joined = match has_more_events {
+            true => joined.events_truncated(),
+            false => joined,
+        };
         Ok(match room {
             0 => joined.truncated(),
             _ => joined,

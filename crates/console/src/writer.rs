@@ -445,6 +445,11 @@ impl FolderWriter {
         self.index.event(event, at);
     }
 
+    /// Ends a call whose `call_ended` was lost.
+    pub(crate) fn lost_end(&mut self, call: u64) {
+        self.index.lost_end(call);
+    }
+
     /// Stores a number of drops since the last call for this reason.
     pub(crate) fn drops(&mut self, at: i64, reason: &'static str, count: u64) {
         match self.drops.len() < MAX_DROPS {

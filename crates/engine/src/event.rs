@@ -574,7 +574,7 @@ events! {
         trunk: String,
         /// registered, failed (the last attempt; the registration may still exist), expired or removed.
         state: String,
-        /// The response or error of a failed attempt.
+        /// The response or error of a failed attempt, or why the Service-Route of the carrier (RFC 3608) is not used.
         reason: Option<String>,
     }
     /// Media was latched to the source address of received packets.

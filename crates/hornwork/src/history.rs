@@ -28,6 +28,8 @@ use std::time::Duration;
 const BATCH_BYTES: usize = 1 << 20;
 /// Events in one batch, at most.
 const BATCH_EVENTS: usize = 8_192;
+/// Calls of one worker whose end found no room, until the next batch, at most.
+const MAX_LOST_ENDS: usize = 65_536;
 /// Batches of one worker, at least.
 const MIN_BATCHES: usize = 4;
 /// Longest time that a packet thread collects messages: a hand-off wakes the writer, which costs a system call.
@@ -78,6 +80,8 @@ struct HistoryBatch {
     worker: u8,
     messages: MessageBatch,
     events: Vec<Event>,
+    /// Calls whose end is not among the events, which had no room.
+    lost_ends: Vec<u64>,
     drops: Option<Box<Drops>>,
 }
 
@@ -90,6 +94,7 @@ pub(crate) struct HistorySink {
     full: SyncSender<HistoryBatch>,
     empty: EmptyBatches,
     events: Vec<Event>,
+    lost_ends: Vec<u64>,
     losses: Arc<Losses>,
     handed_over: Time,
     drops_at: Time,
@@ -104,9 +109,16 @@ impl HistorySink {
 
     /// Takes an event.
     pub(crate) fn event(&mut self, event: Event) {
-        match self.events.len() < BATCH_EVENTS {
-            true => self.events.push(event),
-            false => self.losses.add_events(1),
+        if self.events.len() < BATCH_EVENTS {
+            self.events.push(event);
+            return;
+        }
+        self.losses.add_events(1);
+        // Without its end, the writer would keep the call in memory.
+        if let EventKind::CallEnded { call, .. } = event.kind
+            && self.lost_ends.len() < MAX_LOST_ENDS
+        {
+            self.lost_ends.push(call);
         }
     }
 
@@ -133,6 +145,7 @@ impl HistorySink {
         };
         std::mem::swap(messages, &mut batch.messages);
         std::mem::swap(&mut self.events, &mut batch.events);
+        std::mem::swap(&mut self.lost_ends, &mut batch.lost_ends);
         batch.worker = self.worker;
         batch.drops = counts.then(|| Box::new(border.drops()));
         if counts {
@@ -250,6 +263,7 @@ impl CallHistory {
                 full: full.clone(),
                 empty,
                 events: Vec::new(),
+                lost_ends: Vec::new(),
                 losses: losses.clone(),
                 handed_over: Time::ZERO,
                 drops_at: Time::ZERO,
@@ -460,6 +474,10 @@ impl StoreThread {
                 hep.send(&sent, self.writer.correlation().unwrap_or_default());
             }
         }
+        // After the messages: a BYE tells more about the end.
+        for call in batch.lost_ends.drain(..) {
+            self.writer.lost_end(call);
+        }
         if let Some(drops) = batch.drops.take() {
             self.count_drops(batch.worker, &drops);
         }
@@ -586,6 +604,7 @@ mod tests {
             full,
             empty: Arc::new(Mutex::new(all.collect())),
             events: Vec::new(),
+            lost_ends: Vec::new(),
             losses: Arc::default(),
             handed_over: Time::ZERO,
             drops_at: Time::ZERO,
@@ -638,6 +657,44 @@ mod tests {
         assert_eq!(messages + lost.messages, HANDED);
         assert_eq!(events + lost.events, HANDED);
         assert_eq!((lost.drops, lost.calls), (0, 0));
+    }
+
+    #[test]
+    fn calls_whose_end_finds_no_room_are_named_to_the_writer() {
+        let config = config::parse(CONFIGURATION, "test").expect("configuration");
+        let entropy = net::entropy().expect("entropy");
+        let mut border = Border::worker_pool(config, 1, entropy).remove(0);
+        let (mut sink, inbox) = sink(1);
+        sink.attach(&mut border);
+        let ended = |call: usize| {
+            let kind = EventKind::CallEnded {
+                call: call as u64,
+                ended_by: "caller".into(),
+                reason: "BYE".into(),
+                status: 200,
+                duration_ms: None,
+                trunk: None,
+                path: None,
+                codec: None,
+                caller_loss_percent: None,
+                caller_jitter_ms: None,
+                caller_mos: None,
+                callee_loss_percent: None,
+                callee_jitter_ms: None,
+                callee_mos: None,
+            };
+            Event::new(Time::ZERO, kind)
+        };
+        for call in 0..BATCH_EVENTS + MAX_LOST_ENDS + 7 {
+            sink.event(ended(call));
+        }
+        assert_eq!(sink.losses.counts().events, MAX_LOST_ENDS as u64 + 7);
+        sink.hand_over(&mut border, Time::ZERO + COLLECT_TIME);
+        let batch = inbox.try_recv().unwrap();
+        let from = BATCH_EVENTS as u64;
+        let lost = from..from + MAX_LOST_ENDS as u64;
+        assert!(batch.lost_ends.into_iter().eq(lost));
+        assert!(sink.lost_ends.is_empty());
     }
 
     /// Packets of agents are taken while they wait, not at the pace of the border's own batches.

@@ -34,6 +34,7 @@ mod media_node;
 mod media_path;
 mod metrics;
 mod name_service;
+mod next_start;
 mod notify;
 mod operators;
 mod phone;

@@ -390,7 +390,8 @@ fn format(kind: Kind) -> Result<Format, LabError> {
     match kind.is_available() {
         // Silence is sent as audio, so that the other side has no gaps.
         true if kind == Kind::G729 => Ok(Format::G729 { annex_b: false }),
-        true => Ok(Format::new(kind)),
+        // Playout recovers lost packets from the redundancy of Opus.
+        true => Ok(Format::of_decoder(kind)),
         false => Err(LabError::cannot_run(
             format!("this build has no {}", kind.name()),
             "build it with libbcg729-dev, or name other codecs with --codec",
@@ -611,4 +612,16 @@ fn answer(options: AnswerOptions) -> Result<(PhoneOptions, Option<Cards>), LabEr
     phone.answer_after = options.answer_after;
     let cards = options.call.apply(&mut phone, SrtpUse::Accepted)?;
     Ok((phone, Some(cards)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 7587 section 7.1: the parameter is that of the receiver, and playout recovers packets from the redundancy.
+    #[test]
+    fn softphone_declares_the_redundancy_that_its_decoder_uses() {
+        let opus = format(Kind::Opus).unwrap();
+        assert_eq!(opus.fmtp().as_deref(), Some("useinbandfec=1"));
+    }
 }

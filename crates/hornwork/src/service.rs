@@ -18,6 +18,7 @@ use crate::media_path::{
 };
 use crate::metrics;
 use crate::name_service::with_name_service;
+use crate::next_start::StartConfig;
 use crate::notify::{StopExtension, Watchdog, notify};
 use crate::operators::{self, Operators, ServiceRequest, WorkerContext};
 use crate::ports::{self, Claims, ServedPart};
@@ -32,12 +33,11 @@ use crate::workers::{SiblingWorkers, worker_driver_config};
 use border::admission::MediaPaths;
 use border::border::Border;
 use clap::{Args, ValueEnum};
-use config::{Config, MediaSocketMode, OffloadMode};
+use config::Config;
 use engine::{Event, EventKind, HashKey, Time};
 use media::forward::{Forwarder, ForwarderLimits};
 use net::{Clock, Driver, DriverConfig, KernelRelay, PortClaims, Signals};
 use std::io;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -340,6 +340,7 @@ fn serve(
         watchdog: Watchdog::from_environment(),
         stop_extension: StopExtension::default(),
         path,
+        start_config: StartConfig::new(config),
         events,
         log,
         clock,
@@ -436,127 +437,12 @@ fn serve(
     }
 }
 
-/// Media addresses that only the new configuration has. The shared sockets, the kernel relay and AF_XDP serve the
-/// addresses of the start.
-fn added_media_addresses(old: &Config, new: &Config) -> Vec<IpAddr> {
-    let before = old.media_addresses();
-    let mut added = new.media_addresses();
-    added.retain(|address| !before.contains(address));
-    added
-}
-
-/// Whether media may use another path than a socket for each port.
-fn has_special_media_path(config: &Config) -> bool {
-    let media = &config.media;
-    media.sockets != MediaSocketMode::PerPort
-        || media.kernel_relay != OffloadMode::Never
-        || media.af_xdp != OffloadMode::Never
-}
-
-/// The setting that forbids to serve media addresses of a reload by a socket for each port.
-fn required_media_path(old: &Config, new: &Config) -> Option<String> {
-    let media = &new.media;
-    let setting = match media {
-        _ if media.sockets == MediaSocketMode::Shared => "sockets = \"shared\"",
-        _ if media.kernel_relay == OffloadMode::Require => "kernel_relay = \"require\"",
-        _ if media.af_xdp == OffloadMode::Require => "af_xdp = \"require\"",
-        _ => return None,
-    };
-    let added = added_media_addresses(old, new);
-    let added: Vec<String> = added.iter().map(ToString::to_string).collect();
-    (!added.is_empty()).then(|| {
-        format!(
-            "new media addresses {}: `[media] {setting}` serves those of the start; restart to add them",
-            added.join(", ")
-        )
-    })
-}
-
-/// Tables with changed settings that take effect only at the next start.
-fn changes_for_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
-    let limits = |config: &Config| engine::Limits {
-        // These two are read for each call and registration.
-        calls: 0,
-        registrations: 0,
-        ..config.limits.clone()
-    };
-    let once = |config: &Config| {
-        let sip = &config.sip;
-        (
-            sip.agent.clone(),
-            sip.dscp,
-            sip.batching_delay,
-            sip.gso,
-            sip.burst_bytes,
-            sip.queueing_delay.is_some(),
-        )
-    };
-    let listens = |config: &Config| {
-        let control = config.control.as_ref();
-        control.map(|c| {
-            (
-                c.listen,
-                c.socket.clone(),
-                c.connections,
-                c.connections_per_source,
-            )
-        })
-    };
-    let console = |config: &Config| {
-        let console = config.console.as_ref();
-        console.map(|c| {
-            (
-                c.listen,
-                c.certificate.is_some(),
-                c.audit.clone(),
-                c.reports.clone(),
-                (c.connections, c.connections_per_source),
-            )
-        })
-    };
-    let differ = [
-        ("[sip]", once(old) != once(new)),
-        ("[threads]", old.threads != new.threads),
-        ("[session_timer]", old.session_timer != new.session_timer),
-        ("[media] dscp", old.media.dscp != new.media.dscp),
-        (
-            "[media] batching_delay_ms",
-            old.media.batching_delay != new.media.batching_delay,
-        ),
-        ("[media] sockets", old.media.sockets != new.media.sockets),
-        (
-            "[media] kernel_relay",
-            old.media.kernel_relay != new.media.kernel_relay,
-        ),
-        ("[media] af_xdp", old.media.af_xdp != new.media.af_xdp),
-        (
-            "media addresses (their ports get one socket each until then)",
-            has_special_media_path(new) && !added_media_addresses(old, new).is_empty(),
-        ),
-        ("[control]", listens(old) != listens(new)),
-        ("[records]", old.records != new.records),
-        ("[metrics]", old.metrics != new.metrics),
-        ("[console]", console(old) != console(new)),
-        ("[alarms]", old.alarms != new.alarms),
-        ("[traces]", old.traces != new.traces),
-        ("[gateway]", old.gateway != new.gateway),
-        (
-            "[registrar] store",
-            old.registrar_store != new.registrar_store,
-        ),
-        ("[store]", old.store != new.store),
-        ("[limits]", limits(old) != limits(new)),
-        ("[log]", old.log != new.log),
-    ];
-    let names = differ.into_iter().filter(|(_, differs)| *differs);
-    names.map(|(name, _)| name).collect()
-}
-
 /// Interval of the checks of certificate expiry.
 const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(86_400);
 
 struct BorderService<'a> {
     path: &'a Path,
+    start_config: StartConfig,
     control: Option<ConferenceControl>,
     console: Option<WebConsole>,
     /// Takes changed registrations, if they are stored.
@@ -773,10 +659,8 @@ impl BorderService<'_> {
                 );
                 self.refuse_configuration(why, now);
             }
-            Ok(NewBorderConfig { config, .. })
-                if required_media_path(border.config(), &config).is_some() =>
-            {
-                let why = required_media_path(border.config(), &config).unwrap_or_default();
+            Ok(NewBorderConfig { config, .. }) if self.start_config.refusal(&config).is_some() => {
+                let why = self.start_config.refusal(&config).unwrap_or_default();
                 self.refuse_configuration(why, now);
             }
             Ok(NewBorderConfig {
@@ -810,7 +694,7 @@ impl BorderService<'_> {
                     gateway.reload();
                 }
                 warn_of_settings(&config);
-                let postponed = changes_for_next_start(border.config(), &config);
+                let postponed = self.start_config.pending_changes(&config);
                 let config = Arc::new(config);
                 self.siblings.reload(&config, &self.loaded.security);
                 border.reload(config, now);
@@ -838,42 +722,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_for_the_next_start_are_named() {
-        let read = |more: &str| {
-            let text = format!("[[interface]]\nname=\"x\"\nlisten=\"udp:192.0.2.1\"\n{more}");
-            config::parse(&text, "f").unwrap()
-        };
-        let old = read("");
-        let same = read(
-            "[limits]\ncalls=5\nregistrations=5\n[registrar]\nmax_contacts=5\n[sip]\nring_timeout_s=30\n[drain]\ntimeout_s=1\n",
-        );
-        assert!(changes_for_next_start(&old, &same).is_empty());
-        for one in [
-            "agent=\"x\"",
-            "dscp=0",
-            "batching_delay_ms=0",
-            "gso=false",
-            "queueing_delay_ms=0",
-        ] {
-            let other = read(&format!("[sip]\n{one}\n"));
-            assert_eq!(changes_for_next_start(&old, &other), ["[sip]"], "{one}");
-        }
-        let other = read(
-            "[sip]\nagent=\"x\"\n[session_timer]\nexpires_s=600\n[media]\ndscp=0\n[limits]\nconnections=5\n[log]\nlevel=\"warn\"\n",
-        );
-        assert_eq!(
-            changes_for_next_start(&old, &other),
-            [
-                "[sip]",
-                "[session_timer]",
-                "[media] dscp",
-                "[limits]",
-                "[log]"
-            ]
-        );
-    }
-
-    #[test]
     fn a_reload_without_interfaces_is_refused() {
         let name = format!("hornwork-no-interface-{}.toml", std::process::id());
         let path = std::env::temp_dir().join(name);
@@ -892,34 +740,5 @@ mod tests {
         let text = "[ng_server]\nlisten = \"udp:127.0.0.1:2223\"\n[[ng_server.interface]]\nname = \"a\"\nmedia = { address = \"127.0.0.1\", ports = \"27000-27101\" }\n[metrics]\nlisten = \"127.0.0.1:9100\"\n";
         let config = config::parse(text, "f").unwrap();
         assert_eq!(without_calls(&config), ["[ng_server]"]);
-    }
-
-    #[test]
-    fn media_addresses_of_a_reload_wait_for_the_next_start_or_are_refused() {
-        let read = |media: &str, more: &str| {
-            let text = format!(
-                "[[interface]]\nname=\"x\"\nlisten=\"udp:192.0.2.1\"\n{more}\n[media]\n{media}\n"
-            );
-            config::parse(&text, "f").unwrap()
-        };
-        let second = "[[interface]]\nname=\"y\"\nlisten=\"udp:192.0.2.2\"";
-        for (media, named, refused) in [
-            ("sockets=\"per-port\"", false, false),
-            ("sockets=\"auto\"", true, false),
-            ("sockets=\"shared\"", true, true),
-            ("sockets=\"per-port\"\nkernel_relay=\"auto\"", true, false),
-            ("sockets=\"per-port\"\nkernel_relay=\"require\"", true, true),
-            ("sockets=\"per-port\"\naf_xdp=\"require\"", true, true),
-        ] {
-            let (old, new) = (read(media, ""), read(media, second));
-            let changes = changes_for_next_start(&old, &new);
-            assert_eq!(changes.len(), usize::from(named), "{media}: {changes:?}");
-            let why = required_media_path(&old, &new);
-            assert_eq!(why.is_some(), refused, "{media}: {why:?}");
-            assert!(why.is_none_or(|why| why.contains("192.0.2.2")));
-            // An address that is removed changes nothing.
-            assert!(changes_for_next_start(&new, &old).is_empty(), "{media}");
-            assert!(required_media_path(&new, &old).is_none());
-        }
     }
 }

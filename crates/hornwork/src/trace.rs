@@ -5,8 +5,8 @@ use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use console::{
     CallFilter, CallKind, CallPage, CallState, HistoryReader, LadderStyle, LoadedMessage,
-    StoreError, StoreLocation, StoredCall, StoredEvent, escape_controls, ladder, messages_in_full,
-    parse_time, rfc3339,
+    MAX_MESSAGES, StoreError, StoreLocation, StoredCall, StoredEvent, escape_controls, ladder,
+    messages_in_full, parse_time, rfc3339,
 };
 use lab::output::print;
 use serde_json::{Value, json};
@@ -266,11 +266,14 @@ fn list(options: &Trace, reader: &HistoryReader) -> Result<ExitCode, StoreError>
     warn_unread(reader);
     if let Some(file) = &options.pcapng {
         let mut messages = Vec::new();
+        let mut is_cut = false;
         for call in &page.calls {
-            messages.extend(reader.messages(call.id)?);
+            let of_call = reader.messages(call.id)?;
+            is_cut |= is_at_limit(&of_call);
+            messages.extend(of_call);
         }
         messages.sort_by_key(|message| message.time);
-        if let Some(code) = write_capture(file, &messages) {
+        if let Some(code) = write_capture(file, &messages, is_cut) {
             return Ok(code);
         }
     }
@@ -296,9 +299,24 @@ fn list(options: &Trace, reader: &HistoryReader) -> Result<ExitCode, StoreError>
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a capture; `Some`: it failed.
-fn write_capture(file: &PathBuf, messages: &[LoadedMessage]) -> Option<ExitCode> {
-    let written = std::fs::write(file, console::export(messages));
+/// Whether the limit of the reader was reached, so that the call may have more messages.
+fn is_at_limit(messages: &[LoadedMessage]) -> bool {
+    messages.len() >= MAX_MESSAGES
+}
+
+/// The note about calls of which messages may be missing.
+fn note_of_limit() -> String {
+    format!("INCOMPLETE: only the first {MAX_MESSAGES} messages of a call are read")
+}
+
+/// Writes a capture, with a comment if messages may be missing; `Some`: it failed.
+fn write_capture(file: &PathBuf, messages: &[LoadedMessage], is_cut: bool) -> Option<ExitCode> {
+    let comment = if is_cut {
+        note_of_limit()
+    } else {
+        String::new()
+    };
+    let written = std::fs::write(file, console::export(messages, &comment));
     written.err().map(|error| {
         eprintln!("hornwork: {}: {error}", file.display());
         eprintln!("  remedy: name a file in an existing folder with --pcapng");
@@ -344,8 +362,12 @@ fn one(options: &Trace, mut reader: HistoryReader, id: &str) -> Result<ExitCode,
         return Ok(ExitCode::from(NOT_FOUND));
     };
     let (messages, events, related) = whole(&reader, &call)?;
+    let is_cut = is_at_limit(&messages);
+    if is_cut {
+        eprintln!("hornwork: {}", note_of_limit());
+    }
     if let Some(file) = &options.pcapng
-        && let Some(code) = write_capture(file, &messages)
+        && let Some(code) = write_capture(file, &messages, is_cut)
     {
         return Ok(code);
     }

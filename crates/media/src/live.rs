@@ -220,6 +220,13 @@ impl LiveEncoder {
         })
     }
 
+    /// Sets the percentage of packets that are expected to be lost. The encoder adds redundancy if its receiver can use
+    /// it (`useinbandfec` of Opus, RFC 7587 section 6.1).
+    pub(crate) fn set_expected_loss(&mut self, percent: u8) {
+        // A library that refuses the value keeps the one before.
+        let _ = self.packetiser.encoder().set_expected_loss(percent);
+    }
+
     /// The payload of the next packet time and its marker, appended to `out`.
     pub(crate) fn append(&mut self, out: &mut Vec<u8>) -> bool {
         // The delay of the resampler holds back the first packet once.
@@ -324,5 +331,26 @@ mod tests {
         }
         let (_, reader) = live_audio(11_025);
         assert!(LiveEncoder::new(reader, Format::Pcma, 20).is_err());
+    }
+
+    #[test]
+    fn redundancy_of_opus_follows_the_receiver_and_the_loss() {
+        let speech = Resampler::whole(codec::speech::speech(), 8_000, 16_000).unwrap();
+        let redundant = |format: Format, loss: u8| {
+            let (writer, reader) = live_audio(16_000);
+            let mut encoder = LiveEncoder::new(reader, format, 20).unwrap();
+            encoder.set_expected_loss(loss);
+            let count = speech.chunks_exact(320).filter(|frame| {
+                push(&writer, frame.iter().copied());
+                let mut payload = Vec::new();
+                encoder.append(&mut payload);
+                codec::opus::has_redundancy(&payload)
+            });
+            count.count()
+        };
+        let requested = Format::of_decoder(Kind::Opus);
+        assert!(redundant(requested, 20) > 10);
+        assert_eq!(redundant(requested, 0), 0);
+        assert_eq!(redundant(Format::new(Kind::Opus), 20), 0);
     }
 }

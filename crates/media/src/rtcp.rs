@@ -1,5 +1,6 @@
 //! RTCP of an endpoint: reports at the intervals of RFC 3550 section 6.3, and round-trip times from received reports.
 
+use crate::expected_loss::ExpectedLoss;
 use crate::sink::RtpSink;
 use crate::source::RtpSource;
 use core::time::Duration;
@@ -61,6 +62,8 @@ pub struct RtcpEndpoint {
     /// Source, middle bits of the NTP timestamp, and arrival of the last sender report.
     last_sr: Option<(u32, u32, Time)>,
     remote: RemoteView,
+    /// Loss of our stream, from the peer's reports.
+    loss: ExpectedLoss,
     sent_before: u64,
     ended: bool,
 }
@@ -78,6 +81,7 @@ impl RtcpEndpoint {
             average_size: HEADERS + 80.0,
             last_sr: None,
             remote: RemoteView::default(),
+            loss: ExpectedLoss::default(),
             sent_before: 0,
             ended: false,
         };
@@ -93,6 +97,11 @@ impl RtcpEndpoint {
     /// The peer's view of our stream.
     pub fn remote(&self) -> &RemoteView {
         &self.remote
+    }
+
+    /// Percentage of packets that our encoder expects to be lost, from the peer's reports.
+    pub fn expected_loss(&self) -> u8 {
+        self.loss.percent()
     }
 
     /// The report that is due at `now`, if any.
@@ -154,6 +163,7 @@ impl RtcpEndpoint {
     /// Evaluates a reception report about our stream.
     fn take_report(&mut self, block: ReportBlock, now: Time) {
         self.remote.reports += 1;
+        self.loss.receive(&block);
         self.remote.report = Some(block);
         let Some(units) = block.round_trip((self.ntp(now) >> 16) as u32) else {
             return;

@@ -267,6 +267,14 @@ impl RtpSource {
         !self.events.is_idle()
     }
 
+    /// Sets the percentage of packets that are expected to be lost, for the redundancy of live audio. Other content is
+    /// encoded beforehand.
+    pub fn set_expected_loss(&mut self, percent: u8) {
+        if let Audio::Live(live) = &mut self.audio {
+            live.set_expected_loss(percent);
+        }
+    }
+
     /// Pauses sending (hold, end); the timeline continues.
     pub fn stop(&mut self) {
         self.stopped = true;

@@ -5,7 +5,7 @@ mod lobby;
 mod owner;
 mod pin;
 mod pin_entry;
-mod pin_lockout;
+pub(crate) mod pin_lockout;
 mod requests;
 pub(crate) mod state;
 

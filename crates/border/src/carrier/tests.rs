@@ -386,6 +386,71 @@ fn account_registers_at_once_by_a_changed_path() {
     }
 }
 
+/// RFC 3608 section 6.1.
+#[test]
+fn service_route_is_that_of_the_last_2xx() {
+    const ROUTE: &str = "Service-Route: <sip:p1.tel.example;lr>\r\nService-Route: <sip:p2.tel.example;lr>, <sip:p3.tel.example:5070;lr>\r\n";
+    let route = |bench: &Bench| {
+        let route = bench.carriers.service_route(TrunkId(0))?;
+        let values = route
+            .values
+            .iter()
+            .map(|value| String::from_utf8_lossy(value));
+        Some((route.target, values.collect::<Vec<_>>().join(" ")))
+    };
+    let given = Some((
+        0,
+        "<sip:p1.tel.example;lr> <sip:p2.tel.example;lr> <sip:p3.tel.example:5070;lr>".to_owned(),
+    ));
+    let mut bench = Bench::new(CONFIG);
+    assert_eq!(route(&bench), None);
+    let mut answer = |status: u16, more: &str| {
+        let (registration, _) = bench.next();
+        let note = bench.answer(&registration, status, "", more);
+        (state(note), route(&bench))
+    };
+    assert_eq!(answer(200, ROUTE), ("registered".into(), given.clone()));
+    // The registration lasts.
+    assert_eq!(answer(503, "").1, given.clone());
+    let by_second = given.map(|(_, values)| (1, values));
+    assert_eq!(answer(200, ROUTE).1, by_second);
+    let other = "Service-Route: <sip:q.tel.example;lr>\r\n";
+    assert_eq!(
+        answer(200, other).1,
+        Some((0, "<sip:q.tel.example;lr>".into()))
+    );
+    assert_eq!(answer(200, "").1, None);
+    assert_eq!(
+        answer(200, other).1,
+        Some((0, "<sip:q.tel.example;lr>".into()))
+    );
+    assert_eq!(answer(403, other).1, None, "a refusal");
+    // Routes that are not used are told once.
+    let many = "Service-Route: <sip:p;lr>\r\n".repeat(9);
+    let long = format!("Service-Route: <sip:{};lr>\r\n", "p".repeat(1_100));
+    for (bad, why) in [
+        (many.as_str(), "more than 8 values or 1024 octets"),
+        (long.as_str(), "more than 8 values or 1024 octets"),
+        (
+            "Service-Route: <sip:p>\r\n",
+            "a value is no URI of a loose router",
+        ),
+        (
+            "Service-Route: <sip:p;lr>, <tel:1;lr>\r\n",
+            "a value is no URI of a loose router",
+        ),
+        (
+            "Service-Route: nonsense\r\n",
+            "a value is no URI of a loose router",
+        ),
+    ] {
+        assert!(answer(200, other).1.is_some());
+        let told = format!("registered: Service-Route not used: {why}");
+        assert_eq!(answer(200, bad), (told, None), "{bad}");
+        assert_eq!(answer(200, bad), (String::new(), None), "{bad}");
+    }
+}
+
 #[test]
 fn account_does_not_register_during_a_drain() {
     // Its first REGISTER is not sent yet.

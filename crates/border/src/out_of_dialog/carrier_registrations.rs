@@ -177,6 +177,12 @@ impl OutOfDialogControl<'_> {
                 id: HeaderId::Expires,
                 value: expires.as_bytes(),
             },
+            // A proxy in front of the registrar may refuse the request otherwise (RFC 3327 section 5.2); the Path of
+            // the response needs no action here.
+            Edit::Add {
+                id: HeaderId::Supported,
+                value: b"path",
+            },
         ];
         let login = config
             .trunk(trunk)
@@ -212,6 +218,8 @@ impl OutOfDialogControl<'_> {
         if let Some(note) = parts.carriers.result(trunk, number, result, now) {
             parts.ctx.events.tell(now, || note);
         }
+        let route = parts.carriers.service_route(trunk);
+        parts.trunks.set_service_route(trunk, route);
         if parts.carriers.registered(trunk) != Some(true) && !parts.worker.is_draining() {
             parts.keep_alives.stop(&mut parts.ctx, endpoint, trunk);
         }

@@ -28,6 +28,9 @@ impl RoutingState for StaticRoutingState {
     fn trunk_calls(&self, trunk: TrunkId) -> u32 {
         self.calls.get(&trunk.0).copied().unwrap_or(0)
     }
+    fn service_route(&self, _trunk: TrunkId, _target: usize) -> Vec<Box<[u8]>> {
+        Vec::new()
+    }
     fn contacts(&self, user: &str, token: Option<&[u8]>) -> Vec<Contact> {
         match token {
             Some(token) => self

@@ -209,3 +209,65 @@ fn contact_has_the_transport_of_the_located_carrier() {
         );
     }
 }
+
+/// The Route header fields of the newest INVITE that a phone has received.
+fn route_of_last_call(net: &VirtualNetwork, phone: usize) -> Vec<String> {
+    let offered = net.last(phone, |event| *event == PhoneEvent::Offered);
+    let text = offered.text();
+    let routes = text.lines().filter_map(|line| line.strip_prefix("Route: "));
+    routes.map(str::to_owned).collect()
+}
+
+/// RFC 3608 section 6.1: the route of requests to the carrier is that of the last 2xx to REGISTER, at any worker.
+#[test]
+fn calls_follow_the_service_route_of_the_carrier() {
+    const ROUTE: &str = "<sip:edge.carrier.example;lr>, <sip:core.carrier.example:5070;lr>";
+    for workers in [1, 3] {
+        let config = account(",expires_s=600", "udp:10.2.0.1:5060");
+        let config = format!("{config}[sip]\nworkers={workers}\n");
+        let mut net = match workers {
+            1 => VirtualNetwork::new(&config, 1),
+            _ => VirtualNetwork::with_workers(&config, 1),
+        };
+        let carrier = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+        net.phones[carrier].log.behaviour.outside = None;
+        net.run(seconds(5));
+        let register = net.find(carrier, |event| matches!(event, PhoneEvent::OutOfDialog(_)));
+        assert_eq!(register.header("Supported"), "path");
+        assert!(!register.text().contains("Route: "));
+        // Calls from several ports reach all workers.
+        let mut port = 5_060;
+        let mut routes = |net: &mut VirtualNetwork| {
+            let calls = (0..6).map(|_| {
+                port += 1;
+                let phone = format!("10.1.0.9:{port}");
+                let phone = net.phone(&phone, PhoneBehaviour::answering(SDP_A));
+                let content = MessageContent::sdp(SDP_A.as_bytes());
+                net.call(phone, "sip:600@192.0.2.1", OUT, &content);
+                net.run(seconds(1));
+                route_of_last_call(net, carrier)
+            });
+            let mut calls: Vec<Vec<String>> = calls.collect();
+            calls.dedup();
+            assert_eq!(calls.len(), 1, "each worker sends the same: {calls:?}");
+            calls.remove(0)
+        };
+        assert!(routes(&mut net).is_empty());
+        answer(&mut net, carrier, 200, HeaderId::ServiceRoute, ROUTE);
+        net.run(seconds(1));
+        let values: Vec<&str> = ROUTE.split(", ").collect();
+        assert_eq!(routes(&mut net), values);
+        // A reload keeps the registration and its route.
+        for worker in 0..workers {
+            let config = config::parse(&config, "t").unwrap();
+            net.control_worker(worker, |border, now| border.reload(config, now));
+        }
+        net.run(seconds(1));
+        assert_eq!(routes(&mut net), values);
+        // The refresh, whose response has none.
+        net.run(seconds(300));
+        answer(&mut net, carrier, 200, HeaderId::Expires, "600");
+        net.run(seconds(1));
+        assert!(routes(&mut net).is_empty());
+    }
+}

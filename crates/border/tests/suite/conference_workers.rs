@@ -365,6 +365,44 @@ fn limits_hold_across_workers() {
     assert_eq!(participants(&mut net), [0, 2, 1]);
 }
 
+/// A source has nine wrong PINs in a row, not nine at each of the workers to which the numbers of a conference belong.
+#[test]
+fn wrong_pins_at_several_workers_are_one_count() {
+    let mut net = VirtualNetwork::with_workers(&with(2, "pin='2468'"), 11);
+    let numbers = numbers(2);
+    let mut talker = ConferencePhone::dial(&mut net, 1, &uri(&numbers[0]), Kind::Pcma, 20, 440.0);
+    let phone = talker.phone;
+    let again = |net: &mut VirtualNetwork, talker: &mut ConferencePhone, number: &str| {
+        let offer = sdp(talker.own, Kind::Pcma, 20, "");
+        let content = MessageContent::sdp(offer.as_bytes());
+        talker.leg = net.call(phone, &uri(number), OUT, &content);
+        net.run(millis(300));
+    };
+    for call in [0, 1, 0] {
+        if net.each_worker(|border, _| border.counters().pins_wrong) != [0, 0] {
+            again(&mut net, &mut talker, &numbers[call]);
+            let answer = net.last(phone, |event| *event == PhoneEvent::Answered);
+            talker.to.set_port(port_of(&answer.body()));
+        }
+        for digit in "111122223333".chars() {
+            let timestamp = net.now.as_millis() as u32 * 8;
+            talker.press(&mut net, digit, timestamp);
+            talk(&mut net, std::slice::from_mut(&mut talker), 500);
+        }
+    }
+    let wrong = net.each_worker(|border, _| border.counters().pins_wrong);
+    assert_eq!(wrong, [6, 3]);
+    assert_eq!(participants(&mut net), [0, 0]);
+    // Nine of this source: neither worker accepts its calls.
+    for number in &numbers {
+        again(&mut net, &mut talker, number);
+        assert_eq!(participants(&mut net), [0, 0], "{number}");
+    }
+    assert!(failed(&net, phone, 403), "{:?}", net.phone_events(phone));
+    let other = call_number(&mut net, 2, &uri(&numbers[1]));
+    assert!(answered(&net, other), "another source is not concerned");
+}
+
 fn name(number: &str) -> ConferenceName {
     ConferenceName {
         conference: "meeting".to_owned(),

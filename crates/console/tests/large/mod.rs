@@ -33,7 +33,7 @@ fn a_joined_call_has_bounded_bytes_and_events() {
         assert_eq!(reader.messages(found.id).unwrap().len(), 1_354);
         assert!(reader.events(found.id).unwrap().len() >= 21_000);
         let joined = reader.joined(found, 20_000).unwrap();
-        assert!(joined.is_truncated());
+        assert!(joined.is_truncated() && joined.has_more_events());
         let bytes: usize = joined.messages().map(|one| one.bytes.len()).sum();
         assert!((64 << 20..65 << 20).contains(&bytes), "{bytes}");
         assert_eq!(joined.records()[0].events.len(), 20_000);

@@ -27,6 +27,32 @@ test('invisible characters are escaped, letters of all languages stay', async ()
   assert.equal(shortened('x'.repeat(50), 10).length, 10);
 });
 
+test('requests tell for how long the user did nothing', async () => {
+  const api = await load('api');
+  const { fetch, Date: { now } } = globalThis;
+  const told = [];
+  globalThis.fetch = async (path, init) => {
+    told.push([init.headers['X-Idle-Seconds'], init.headers['Content-Type']]);
+    return new Response('{}');
+  };
+  try {
+    const start = now();
+    Date.now = () => start;
+    api.noteInput();
+    Date.now = () => start + 90_900;
+    await api.get('/alarms');
+    api.noteInput();
+    await api.change('PUT', '/limits', {});
+    // The clock of the machine was set back.
+    Date.now = () => start;
+    await api.session();
+  } finally {
+    globalThis.fetch = fetch;
+    Date.now = now;
+  }
+  assert.deepEqual(told, [['90', undefined], ['0', 'application/json'], ['0', undefined]]);
+});
+
 test('times keep their microseconds', async () => {
   const { micros, clock, dateTime, distance, duration } = await load('format');
   const time = micros('2026-11-25T21:59:54.123456Z');

@@ -604,11 +604,11 @@ async fn drain(
     Extension(label): Label,
 ) -> Answer {
     let query = query.map_err(|error| Problem::new(StatusCode::BAD_REQUEST, error.body_text()))?;
-    let limit = query
-        .0
-        .timeout_s
-        .map(|seconds| Duration::from_secs(seconds.into()));
+    let timeout_s = query.0.timeout_s;
+    let limit = timeout_s.map(|seconds| Duration::from_secs(seconds.into()));
     shared.operators().drain(limit);
-    shared.log_command(client, &label, "", StatusCode::OK);
+    // Without it the configured time applies.
+    let value = timeout_s.map_or_else(String::new, |seconds| format!("timeout_s={seconds}"));
+    shared.log_command(client, &label, &value, StatusCode::OK);
     ok(&value!({ "draining": true }))
 }

@@ -120,6 +120,8 @@ pub(super) struct ClientNames(pub(super) Arc<[String]>);
 /// Credentials of a request.
 pub(super) struct Presented<'r> {
     pub(super) headers: &'r HeaderMap,
+    /// The last input of the user; `None`: the request tells of none.
+    pub(super) input: Option<Time>,
     pub(super) certificate: ClientNames,
 }
 
@@ -285,7 +287,9 @@ impl Access {
                 .ok_or_else(|| Problem::new(StatusCode::UNAUTHORIZED, "token", "wrong token"));
         }
         if let Some(key) = cookie(headers, &policy.cookie_name(headers)).map(key_of)
-            && let Some(session) = self.sessions.find(&key, policy.session_times, now)
+            && let Some(session) =
+                self.sessions
+                    .find(&key, policy.session_times, now, presented.input)
         {
             if let Some(role) = session.granted
                 && let Some(oidc) = &policy.oidc
@@ -395,6 +399,7 @@ mod tests {
         let status = |access: &mut Access, policy: &ConsolePolicy, headers: &HeaderMap| {
             let presented = Presented {
                 headers,
+                input: Some(Time::ZERO),
                 certificate: ClientNames::default(),
             };
             let found = access.identify(policy, &presented, source, Time::ZERO);
@@ -430,6 +435,7 @@ mod tests {
             let headers = with("authorization", &format!("Bearer {token}"));
             let presented = Presented {
                 headers: &headers,
+                input: Some(Time::ZERO),
                 certificate: ClientNames::default(),
             };
             let found = access.identify(&policy, &presented, source.parse().unwrap(), Time::ZERO);
@@ -453,6 +459,7 @@ mod tests {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
             let presented = Presented {
                 headers,
+                input: Some(Time::ZERO),
                 certificate: ClientNames(names.into()),
             };
             let found = access.identify(&policy, &presented, source, Time::ZERO);
@@ -515,6 +522,7 @@ mod tests {
             headers.insert(COOKIE, HeaderValue::from_str(cookies).unwrap());
             let presented = Presented {
                 headers: &headers,
+                input: Some(Time::ZERO),
                 certificate: ClientNames::default(),
             };
             let source = "127.0.0.1".parse().unwrap();

@@ -130,6 +130,15 @@ impl ConsoleState {
         }
     }
 
+    /// Ends the sessions whose time is over, and their streams: nothing else tells a page that listens only.
+    pub(super) fn end_expired_sessions(&self) {
+        let (times, now) = (self.policy().session_times, self.operators.clock.now());
+        let ended = self.access().sessions.expire(times, now);
+        for session in &ended {
+            self.hub.end(session);
+        }
+    }
+
     /// The access rules in force.
     pub(super) fn policy(&self) -> Arc<ConsolePolicy> {
         self.policy.borrow().clone()

@@ -2,6 +2,7 @@
 //! exports.
 
 mod decision;
+mod export;
 
 use super::access::Caller;
 use super::api::{Parameters, PathPart, Shared, cursor_of, limit_of};
@@ -14,16 +15,13 @@ use super::types::{
 };
 use crate::trace;
 use axum::extract::{Extension, State};
-use axum::http::HeaderValue;
-use axum::http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE};
-use axum::response::{IntoResponse, Response};
 use console::{
-    CallFilter, CallRecord, CallState, HistoryReader, JoinedCall, LadderStyle, LoadedMessage,
-    MaskedUsers, StoreError, StoredCall, StoredDirection, StoredEvent, UnreadPart, applied_rules,
-    attribute, edits, export, ladder, mask, mask_numbers, messages_in_full, parse_time, redact,
-    rfc3339,
+    CallFilter, CallRecord, CallState, HistoryReader, JoinedCall, LoadedMessage, MaskedUsers,
+    StoreError, StoredCall, StoredDirection, StoredEvent, UnreadPart, applied_rules, attribute,
+    edits, mask, mask_numbers, parse_time, redact, rfc3339,
 };
 pub(super) use decision::decision;
+pub(super) use export::{export_pcap, export_text};
 use serde_json::{Map, Value};
 use wire::sip::Message;
 
@@ -552,40 +550,6 @@ pub(super) async fn show_message(
         counterpart: other.map(|(at, _)| at),
         redacted: !full,
     })
-}
-
-/// A file for the disk of the browser.
-fn file(kind: &'static str, name: &str, bytes: Vec<u8>) -> Response {
-    let disposition = format!("attachment; filename=\"{name}\"");
-    let headers = [
-        (CONTENT_TYPE, HeaderValue::from_static(kind)),
-        (CACHE_CONTROL, HeaderValue::from_static("no-store")),
-    ];
-    let mut response = (headers, bytes).into_response();
-    if let Ok(value) = HeaderValue::from_str(&disposition) {
-        response.headers_mut().insert(CONTENT_DISPOSITION, value);
-    }
-    response
-}
-
-/// `GET /calls/{id}/pcap`.
-pub(super) async fn export_pcap(state: Shared, PathPart(id): PathPart<String>) -> Answer {
-    let (call, joined) = loaded(&state, id).await?;
-    let messages: Vec<LoadedMessage> = joined.messages().cloned().collect();
-    let name = format!("call-{}.pcapng", call.id);
-    Ok(file("application/octet-stream", &name, export(&messages)))
-}
-
-/// `GET /calls/{id}/text`.
-pub(super) async fn export_text(state: Shared, PathPart(id): PathPart<String>) -> Answer {
-    let (call, joined) = loaded(&state, id).await?;
-    let messages: Vec<LoadedMessage> = joined.messages().cloned().collect();
-    let events = joined.records().iter().flat_map(|record| &record.events);
-    let events: Vec<StoredEvent> = events.cloned().collect();
-    let text = ladder(&call, &messages, &events, LadderStyle::default());
-    let text = format!("{text}\n{}", messages_in_full(&messages));
-    let name = format!("call-{}.txt", call.id);
-    Ok(file("text/plain; charset=utf-8", &name, text.into_bytes()))
 }
 
 #[cfg(test)]

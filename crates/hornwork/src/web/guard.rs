@@ -11,16 +11,21 @@ use axum::http::header::{
     CONTENT_SECURITY_POLICY, HeaderName, REFERRER_POLICY, STRICT_TRANSPORT_SECURITY,
     X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
-use axum::http::{HeaderValue, Method};
+use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use config::ConsoleRole;
+use engine::Time;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 /// Content of pages: scripts, styles and data of the console itself only, in no frame.
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types svelte-trusted-html";
 const CSRF: HeaderName = HeaderName::from_static("x-csrf-token");
+/// Whole seconds since the last input of the user, as our pages report them.
+const IDLE: HeaderName = HeaderName::from_static("x-idle-seconds");
+/// Path of the stream of figures.
+const STREAM: &str = "/api/v1/live/stream";
 /// Path to which a provider of OpenID Connect leads back, from its own site.
 pub(super) const OIDC_CALLBACK: &str = "/api/v1/session/oidc/callback";
 /// Paths of the API begin with this.
@@ -115,6 +120,7 @@ fn check(
         let certificate = request.extensions().get::<ClientNames>().cloned();
         let presented = Presented {
             headers,
+            input: input_of(path, headers, now)?,
             certificate: certificate.unwrap_or_default(),
         };
         let identified = access.identify(&policy, &presented, source, now);
@@ -130,6 +136,21 @@ fn check(
         request.extensions_mut().insert(Identified(identified));
     }
     Ok(())
+}
+
+/// The last input of the user of which a request tells. Pages refresh themselves, and say for how long their user has
+/// done nothing; the stream, which a page opens by itself, tells of no input. A request of another program is its use.
+///
+/// # Errors
+/// The header of the page is malformed.
+fn input_of(path: &str, headers: &HeaderMap, now: Time) -> Result<Option<Time>, Problem> {
+    let Some(idle) = headers.get(IDLE) else {
+        return Ok((path != STREAM).then_some(now));
+    };
+    let seconds = idle.to_str().ok().and_then(|text| text.parse::<u64>().ok());
+    let seconds = seconds.ok_or_else(|| Problem::bad("X-Idle-Seconds: write whole seconds"))?;
+    let nanos = seconds.saturating_mul(1_000_000_000);
+    Ok(Some(Time(now.0.saturating_sub(nanos))))
 }
 
 /// Checks role and CSRF token of a request for a route; writes the audit log.
@@ -183,4 +204,30 @@ fn is_forged(caller: &Caller, request: &Request) -> bool {
     let presented = request.headers().get(CSRF);
     let presented = presented.and_then(|value| value.to_str().ok());
     !presented.is_some_and(|presented| is_equal(presented, csrf))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_tell_of_inputs_and_the_stream_of_none() {
+        let now = Time::from_secs(100);
+        let input = |path: &str, idle: Option<&'static str>| {
+            let mut headers = HeaderMap::new();
+            headers.extend(idle.map(|idle| (IDLE, HeaderValue::from_static(idle))));
+            input_of(path, &headers, now).map_err(|problem| problem.status().as_u16())
+        };
+        let alarms = "/api/v1/alarms";
+        assert_eq!(input(alarms, None), Ok(Some(now)));
+        assert_eq!(input(alarms, Some("40")), Ok(Some(Time::from_secs(60))));
+        assert_eq!(
+            input(alarms, Some("18446744073709551615")),
+            Ok(Some(Time::ZERO))
+        );
+        assert_eq!(input(STREAM, None), Ok(None));
+        for malformed in ["", "-1", "1.5", "soon"] {
+            assert_eq!(input(alarms, Some(malformed)), Err(400), "{malformed:?}");
+        }
+    }
 }

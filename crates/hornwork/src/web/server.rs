@@ -160,9 +160,11 @@ async fn serve<S>(
     let _ = timeout(CONNECTION_TIMEOUT, connection).await;
 }
 
-/// Adds a point to the figures every five seconds, and sends it to the pages that listen.
+/// Adds a point to the figures every five seconds, and sends it to the pages that listen, after the end of sessions
+/// whose time is over.
 async fn sample(state: Arc<ConsoleState>) {
     loop {
+        state.end_expired_sessions();
         if let Ok(statistics) = state.operators().statistics().await {
             let clock = &state.operators().clock;
             let (now, nanos) = (clock.now(), clock.unix_nanos_now());

@@ -24,7 +24,14 @@ pub(super) struct Session {
     pub(super) granted: Option<ConsoleRole>,
     pub(super) csrf: String,
     begun: Time,
+    /// The last input of its user.
     used: Time,
+}
+
+impl Session {
+    fn is_over(&self, (idle, longest): (Duration, Duration), now: Time) -> bool {
+        now.since(self.used) > idle || now.since(self.begun) > longest
+    }
 }
 
 /// All sessions.
@@ -99,20 +106,34 @@ impl Sessions {
         (cookie, csrf)
     }
 
-    /// The session of a cookie, which counts as used now; those beyond the idle or longest time are ended.
+    /// The session of a cookie; one beyond the idle or longest time is ended. `input`: the last input of its user,
+    /// which counts as use unless it came after the idle time; `None`: the request tells of none.
     pub(super) fn find(
         &mut self,
         key: &SessionKey,
-        (idle, longest): (Duration, Duration),
+        times: (Duration, Duration),
         now: Time,
+        input: Option<Time>,
     ) -> Option<Session> {
         let session = self.all.get_mut(key)?;
-        if now.since(session.used) > idle || now.since(session.begun) > longest {
+        if let Some(at) = input.filter(|at| at.since(session.used) <= times.0) {
+            session.used = session.used.max(at);
+        }
+        if session.is_over(times, now) {
             self.all.remove(key);
             return None;
         }
-        session.used = now;
         Some(session.clone())
+    }
+
+    /// Ends the sessions beyond the idle or longest time; returns them.
+    pub(super) fn expire(&mut self, times: (Duration, Duration), now: Time) -> Vec<SessionKey> {
+        let over = self.all.iter().filter(|(_, one)| one.is_over(times, now));
+        let over: Vec<SessionKey> = over.map(|(key, _)| *key).collect();
+        for key in &over {
+            self.all.remove(key);
+        }
+        over
     }
 
     /// Ends a session.
@@ -132,20 +153,49 @@ mod tests {
         let (cookie, csrf) = sessions.begin("ann", "h", Time::ZERO);
         assert!(cookie.len() == 43 && csrf.len() == 43 && cookie != csrf);
         let key = key_of(&cookie);
+        let at = |second| (Time::from_secs(second), Some(Time::from_secs(second)));
         for second in [50, 100] {
-            let found = sessions.find(&key, times, Time::from_secs(second));
+            let (now, input) = at(second);
+            let found = sessions.find(&key, times, now, input);
             assert_eq!(found.map(|session| session.user).as_deref(), Some("ann"));
         }
-        assert!(sessions.find(&key, times, Time::from_secs(101)).is_none());
+        let (now, input) = at(101);
+        assert!(sessions.find(&key, times, now, input).is_none());
         let (cookie, _) = sessions.begin("ann", "h", Time::ZERO);
         let key = key_of(&cookie);
-        assert!(sessions.find(&key, times, Time::from_secs(61)).is_none());
+        let (now, input) = at(61);
+        assert!(sessions.find(&key, times, now, input).is_none());
         let (cookie, _) = sessions.begin("ann", "h", Time::ZERO);
         sessions.end(&key_of(&cookie));
-        assert!(sessions.find(&key_of(&cookie), times, Time::ZERO).is_none());
+        let (now, input) = at(0);
+        assert!(sessions.find(&key_of(&cookie), times, now, input).is_none());
         for second in 0..2 * MAX_SESSIONS as u64 {
             sessions.begin("ann", "h", Time::from_secs(second));
         }
         assert_eq!(sessions.all.len(), MAX_SESSIONS);
+    }
+
+    /// A page that refreshes itself asks every few seconds.
+    #[test]
+    fn session_ends_without_input_although_its_page_asks() {
+        let mut sessions = Sessions::new(Entropy::from_number(1));
+        let times = (Duration::from_secs(60), Duration::from_secs(1_000));
+        let second = |second: u64| Time::from_secs(second);
+        let (cookie, _) = sessions.begin("ann", "h", second(0));
+        let key = key_of(&cookie);
+        let mut ask = |now, input: Option<u64>| {
+            let found = sessions.find(&key, times, second(now), input.map(second));
+            found.is_some()
+        };
+        // The last input was at 59; the stream of figures tells of none.
+        assert!(ask(30, Some(0)) && ask(58, None) && ask(75, Some(59)));
+        assert!(ask(119, Some(59)) && ask(119, None));
+        // An input after the idle time does not bring it back: that may be another person.
+        assert!(!ask(120, Some(120)) && !ask(121, Some(121)));
+        let begin = |sessions: &mut Sessions, at| key_of(&sessions.begin("ann", "h", second(at)).0);
+        let (old, new) = (begin(&mut sessions, 200), begin(&mut sessions, 230));
+        assert!(sessions.expire(times, second(260)).is_empty());
+        assert_eq!(sessions.expire(times, second(261)), [old]);
+        assert!(sessions.find(&new, times, second(261), None).is_some());
     }
 }

@@ -524,13 +524,16 @@ fn commands_report_state_and_refuse_mistakes() {
     assert!(common::answers_options(sip));
     assert_eq!(ctl_json(&folder, &["health"])["status"], "ok");
     drop(silent);
-    assert!(ctl(&folder, &["drain"]).status.success());
+    let drain = ["drain", "--timeout", "7"];
+    assert!(ctl(&folder, &drain).status.success());
     assert_eq!(
         process.wait(Duration::from_secs(15)),
         Some(true),
         "{}",
         process.log()
     );
+    let logged = "request=\"POST /v1/drain\" value=\"timeout_s=7\" status=200";
+    assert!(process.log().contains(logged), "{}", process.log());
     let gone = ctl(&folder, &["health"]);
     assert_eq!(gone.status.code(), Some(3));
     assert!(

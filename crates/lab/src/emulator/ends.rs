@@ -247,6 +247,11 @@ impl LinkEnd {
         }
     }
 
+    /// Whether received packets have the time of their arrival, not that of their reading.
+    pub fn has_arrival_times(&self) -> bool {
+        !matches!(self, LinkEnd::Tun(_))
+    }
+
     /// Checks an end that a wait has found in this state. The error of a socket is that of its next reading. A TUN
     /// device that was removed has nothing to read, and would end each wait at once.
     ///

@@ -20,6 +20,8 @@ const LIMIT: usize = 100_000;
 const WAIT: Duration = Duration::from_millis(20);
 /// Packets that are sent in one go.
 const BATCH: usize = 64;
+/// Longest time in which the packets that wait at an end are discarded: a flood would be read without end otherwise.
+const DISCARD: Duration = Duration::from_millis(50);
 /// Buffers kept for reuse.
 const SPARE: usize = 4_096;
 
@@ -57,6 +59,8 @@ struct Line {
     not_sent: u64,
     /// Of those, refused ones without a changed bit: a kernel may refuse a packet whose header the link has damaged.
     refused: u64,
+    /// Packets that waited before the beginning.
+    discarded: u64,
     /// Losses are judged against the settings since this count.
     judged_from: EmulatorCounts,
 }
@@ -99,6 +103,8 @@ pub struct LineFigures {
     pub exposed: (u64, u64),
     /// Lateness of sending: median, 99th percentile, largest, microseconds.
     pub late_us: [f64; 3],
+    /// Packets that waited before the beginning, and did not enter the link.
+    pub discarded: u64,
     /// Time of packets in the link.
     pub(crate) delays: DelayCounter,
     /// Losses at the end at which packets enter, and refusals at that at which they leave.
@@ -148,6 +154,7 @@ impl RealTimeLink {
             bytes: 0,
             not_sent: 0,
             refused: 0,
+            discarded: 0,
             judged_from: EmulatorCounts::default(),
         });
         Ok(RealTimeLink {
@@ -199,16 +206,19 @@ impl RealTimeLink {
         }
     }
 
-    /// Discards the packets that wait at the ends.
+    /// Discards the packets that wait at the ends, and counts them. Takes at most [`DISCARD`] for each end.
     ///
     /// # Errors
     /// An interface is gone.
     pub fn discard(&mut self) -> Result<(), LabError> {
-        for end in &mut self.ends {
-            while end
-                .receive(&self.clock, &mut |_, _, _| {})
-                .map_err(end_failed)?
-            {}
+        for (end, line) in self.ends.iter_mut().zip(&mut self.lines) {
+            let clock = &self.clock;
+            let has_times = end.has_arrival_times();
+            let discarded = read_waiting(clock, |packet| {
+                // Without times of arrival, only the bound of time ends the reading of a flood.
+                end.receive(clock, &mut |at, _, _| packet(has_times.then_some(at)))
+            });
+            line.discarded += discarded.map_err(end_failed)?;
             // Frames that the kernel dropped meanwhile are none of the run.
             end.forget_losses();
         }
@@ -370,6 +380,7 @@ impl RealTimeLink {
                     counts.lost - line.judged_from.lost,
                 ),
                 late_us: [quantile(0.5).min(max), quantile(0.99).min(max), max],
+                discarded: line.discarded,
                 delays: line.delays.clone(),
                 losses: EndLosses {
                     refused: line.refused,
@@ -379,6 +390,27 @@ impl RealTimeLink {
             index += 1;
             figures
         })
+    }
+}
+
+/// Reads the packets that came before the call, by `receive`, which passes the times of a batch, if they are known, and
+/// returns whether more may wait. Later packets of the last batch are read, too. Returns the number of all.
+fn read_waiting(
+    clock: &Clock,
+    mut receive: impl FnMut(&mut dyn FnMut(Option<Time>)) -> std::io::Result<bool>,
+) -> std::io::Result<u64> {
+    let begin = clock.now();
+    let until = begin + DISCARD;
+    let mut count = 0;
+    loop {
+        let mut is_later = false;
+        let more = receive(&mut |at| {
+            count += 1;
+            is_later |= at.is_some_and(|at| at > begin);
+        })?;
+        if !more || is_later || clock.now() >= until {
+            return Ok(count);
+        }
     }
 }
 
@@ -410,6 +442,48 @@ const PRIORITY: u32 = 1;
 mod tests {
     use super::*;
     use net::Network;
+
+    #[test]
+    fn discarding_ends_under_a_flood() {
+        let clock = Clock::new();
+        // A device without times of arrival, which is never empty.
+        let endless = read_waiting(&clock, |packet| {
+            packet(None);
+            Ok(true)
+        });
+        assert!(endless.unwrap() > 0);
+        // With them, the first packet that came after the beginning is the last one.
+        let mut read = 0;
+        let count = read_waiting(&clock, |packet| {
+            read += 1;
+            packet(Some(match read {
+                1..=3 => Time::ZERO,
+                _ => clock.now() + WAIT,
+            }));
+            Ok(true)
+        });
+        assert_eq!((count.unwrap(), read), (4, 4));
+    }
+
+    #[test]
+    fn discarded_packets_are_counted() {
+        let bound = [0_u16; 2].map(|port| std::net::UdpSocket::bind(("127.0.0.78", port)).unwrap());
+        let [a, b] = bound.map(|socket| socket.local_addr().unwrap());
+        let ends = [EndName::Udp(a, b), EndName::Udp(b, a)];
+        let clock = Clock::new();
+        let seed = Entropy::from_number(1);
+        let mut link = RealTimeLink::open(&ends, &BothWays::default(), seed, clock).unwrap();
+        let sender = std::net::UdpSocket::bind("127.0.0.78:0").unwrap();
+        for _ in 0..BATCH + 36 {
+            sender.send_to(b"waits", a).unwrap();
+        }
+        link.discard().unwrap();
+        let figures = link.figures();
+        let offered = figures.each_ref().map(|line| line.counts.offered);
+        assert_eq!(figures.each_ref().map(|line| line.discarded), [100, 0]);
+        assert_eq!(offered, [0, 0]);
+        assert!(!link.receive().unwrap(), "no packet is left");
+    }
 
     /// Without the error the thread of the link would spin at real-time priority, and carry nothing.
     #[test]

@@ -306,6 +306,12 @@ fn text_of(run: &EmulatorRun) -> String {
     ));
     for (line, name) in run.figures.iter().zip(DIRECTIONS) {
         text.extend(span_of_loss(line, name));
+        if line.discarded > 0 {
+            text.push_str(&format!(
+                "{name}: {} from before the beginning did not enter the link\n",
+                counted(line.discarded, "packet")
+            ));
+        }
     }
     for fault in &run.faults {
         text.push_str(&format!("failed: {fault}\n"));
@@ -342,6 +348,7 @@ pub fn line_json(line: &LineFigures, name: &str) -> Value {
         "refused": line.losses.refused,
         "kernel_drops": line.losses.kernel_drops,
         "unsupported": line.losses.unsupported,
+        "discarded": line.discarded,
         "late_p50_us": line.late_us[0],
         "late_p99_us": line.late_us[1],
         "late_max_us": line.late_us[2],
@@ -418,6 +425,7 @@ mod tests {
             bytes: 0,
             exposed: (0, 0),
             late_us: [0.0, late_ms * 1e3, late_ms * 1e3],
+            discarded: 0,
             delays: DelayCounter::default(),
             losses: EndLosses::default(),
         }
@@ -441,6 +449,7 @@ mod tests {
         let json = line_json(&changed, DIRECTIONS[0]);
         assert_eq!((&json["lost"], &json["loss_lost"]), (&json!(1), &json!(0)));
         assert_eq!(json["loss_packets"], 31);
+        assert_eq!(json["discarded"], 0);
     }
 
     #[test]

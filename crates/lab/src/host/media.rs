@@ -762,6 +762,9 @@ impl HostMedia {
             {
                 let packet = datagram.bytes.get(..length).unwrap_or_default();
                 rtcp.receive(packet, datagram.arrived);
+                if let Some(source) = &mut entry.source {
+                    source.set_expected_loss(rtcp.expected_loss());
+                }
             }
             return;
         }

@@ -120,6 +120,12 @@ impl SessionRtcp {
         }
     }
 
+    /// Percentage of our packets that an encoder expects to be lost.
+    pub(super) fn expected_loss(&self) -> u8 {
+        let endpoint = self.endpoint.as_ref();
+        endpoint.map_or(0, |(_, endpoint)| endpoint.expected_loss())
+    }
+
     /// The peer's reports so far.
     pub(super) fn peer_report(&self, format: Format) -> PeerReport {
         let report = self

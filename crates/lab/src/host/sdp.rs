@@ -94,6 +94,8 @@ fn line(format: Format) -> Codec<'static> {
         channels: kind.sdp_channels(),
         fmtp: match format {
             Format::G729 { annex_b: false } => Some(b"annexb=no"),
+            // A parameter of the receiver alone, in offers and answers (RFC 7587 section 7.1).
+            Format::Opus(parameters) if parameters.inband_fec => Some(b"useinbandfec=1"),
             _ => None,
         },
     }
@@ -432,6 +434,28 @@ mod tests {
             let caller = agreed(&answer, offering.codecs).unwrap();
             assert_eq!((callee.format, callee.events), (format, Some(events)));
             assert_eq!((caller.format, caller.events), (format, Some(events)));
+        }
+    }
+
+    /// Each side says what its own decoder can use, and sends as the other one has said (RFC 7587 section 7.1).
+    #[test]
+    fn redundancy_of_opus_is_declared_by_its_receiver() {
+        let (plain, redundant) = (Format::new(Kind::Opus), Format::of_decoder(Kind::Opus));
+        for (offers, answers) in [
+            (redundant, redundant),
+            (redundant, plain),
+            (plain, redundant),
+        ] {
+            let offer = ours(4000, offers, Direction::SendRecv).offer();
+            let answering = ours(5000, answers, Direction::SendRecv);
+            let (answer, callee) = answering.answer(&offer).unwrap();
+            let caller = agreed(&answer, offers).unwrap();
+            assert_eq!((caller.format, callee.format), (answers, offers));
+            for (text, format) in [(offer, offers), (answer, answers)] {
+                let text = String::from_utf8(text).unwrap();
+                let declared = text.contains("a=fmtp:107 useinbandfec=1\r\n");
+                assert_eq!(declared, format == redundant, "{text}");
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use super::media::VoiceSide;
 use super::phone::PhoneAudio;
 use codec::packet::{Packetiser, PacketiserSettings};
 use codec::resample::Resampler;
-use codec::{Format, ToneGenerator, speech};
+use codec::{Format, OpusParameters, ToneGenerator, speech};
 use media::source::{ReadyPacket, SourceContent};
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,6 +60,7 @@ impl SoundCache {
         format: Format,
         first: usize,
     ) -> Option<SourceContent> {
+        let format = without_redundancy(format);
         let known =
             |sounds: &&(SoundKind, Format, EncodedSound)| sounds.0 == sound && sounds.1 == format;
         let (slots, repeat_from) = match self.sounds.iter().find(known) {
@@ -78,6 +79,18 @@ impl SoundCache {
             first,
             repeat_from,
         })
+    }
+}
+
+/// The format of prepared packets. They have no redundancy, which depends on the loss that the receiver reports during
+/// the call; so a receiver that requests it gets the same packets as another one.
+fn without_redundancy(format: Format) -> Format {
+    match format {
+        Format::Opus(parameters) => Format::Opus(OpusParameters {
+            inband_fec: false,
+            ..parameters
+        }),
+        format => format,
     }
 }
 
@@ -232,6 +245,16 @@ mod tests {
             let (slots, from) = encode_phone(None, format).unwrap();
             assert!(slots.len() > 40 && from == 0);
         }
+    }
+
+    #[test]
+    fn receivers_with_and_without_redundancy_share_prepared_packets() {
+        let mut cache = SoundCache::new(None);
+        let opus = codec::Kind::Opus;
+        for format in [Format::new(opus), Format::of_decoder(opus)] {
+            assert!(cache.content(SoundKind::Phone, format, 0).is_some());
+        }
+        assert_eq!(cache.sounds.len(), 1);
     }
 
     #[test]

@@ -64,7 +64,10 @@ impl ConferenceCalls<'_> {
     ) -> Result<(), JoinRefusal> {
         let now = self.parts.ctx.now;
         let conferences = &self.parts.conferences;
-        if conferences.pin_lockout.is_locked(&spec.name, source, now) {
+        let locked = conferences
+            .pin_lockout
+            .read(|lockout| lockout.is_locked(&spec.name, source, now));
+        if locked {
             return Err(JoinRefusal::PIN);
         }
         match conferences.lobby.space(spec, source, now) {
@@ -106,6 +109,7 @@ impl ConferenceCalls<'_> {
             (DigitResult::Correct, None) => true,
             (DigitResult::Correct, Some((conference, source))) => conferences
                 .pin_lockout
+                .lock()
                 .record_right(conference, source, now),
         };
         match accepted {
@@ -161,6 +165,7 @@ impl ConferenceCalls<'_> {
         let is_locked_out = origin.is_some_and(|(conference, source)| {
             conferences
                 .pin_lockout
+                .lock()
                 .record_wrong(conference, source, now)
         });
         if is_locked_out

@@ -1,5 +1,8 @@
 //! Wrong PINs by source, over several calls: a PIN of four digits must not be found by calling often.
 //!
+//! The numbers of one conference table belong to several workers, which therefore share the count: otherwise a source
+//! had as many attempts more as there are workers. It is used for calls and complete PINs, never for packets of media.
+//!
 //! A source is locked out after [`FREE_ATTEMPTS`] wrong PINs for a growing time, in which its calls are refused and the
 //! PINs of its callers in the lobby are not judged. The right PIN resets the count. The table is bounded: in place of a
 //! new source, that with the oldest wrong PIN is forgotten.
@@ -27,7 +30,7 @@ struct WrongPins {
 
 /// Sources with wrong PINs, by the name of the conference table.
 #[derive(Debug, Default)]
-pub(super) struct PinLockout(BTreeMap<(String, LobbySource), WrongPins>);
+pub(crate) struct PinLockout(BTreeMap<(String, LobbySource), WrongPins>);
 
 impl PinLockout {
     /// Whether PINs of this source are not judged at present.

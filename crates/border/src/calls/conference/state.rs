@@ -77,19 +77,22 @@ pub(crate) struct Conferences {
     pub(super) last_number: u64,
     pub(super) active: MaybeShared<ActiveConferences>,
     pub(super) lobby: Lobby,
-    pub(super) pin_lockout: PinLockout,
+    pub(super) pin_lockout: MaybeShared<PinLockout>,
     /// Pending queries of the control interface.
     pub(crate) queries: ConferenceQueries,
 }
 
 impl Conferences {
-    pub(crate) fn new(active: MaybeShared<ActiveConferences>) -> Conferences {
+    pub(crate) fn new(
+        active: MaybeShared<ActiveConferences>,
+        pin_lockout: MaybeShared<PinLockout>,
+    ) -> Conferences {
         Conferences {
             table: BTreeMap::new(),
             last_number: 0,
             active,
             lobby: Lobby::default(),
-            pin_lockout: PinLockout::default(),
+            pin_lockout,
             queries: ConferenceQueries::default(),
         }
     }

@@ -16,6 +16,19 @@ const BASE = '/api/v1';
 let csrf = '';
 let expired: () => void = () => {};
 
+/** When the user last touched this page. */
+let lastInput = Date.now();
+
+/** Notes an input of the user: pages refresh themselves, and only inputs keep a session. */
+export function noteInput(): void {
+  lastInput = Date.now();
+}
+
+/** Whole seconds since the last input. */
+function idleSeconds(): number {
+  return Math.max(0, Math.floor((Date.now() - lastInput) / 1000));
+}
+
 export function setCsrf(token: string | null): void {
   csrf = token ?? '';
 }
@@ -53,10 +66,11 @@ async function refusal(response: Response): Promise<ApiError> {
   return new ApiError(response.status, code, text || response.statusText || 'the server gave no reason');
 }
 
-async function send(path: string, init: RequestInit, quiet: boolean): Promise<Response> {
+async function send(path: string, init: RequestInit & { headers?: Record<string, string> }, quiet: boolean): Promise<Response> {
   let response: Response;
+  const headers = { ...init.headers, 'X-Idle-Seconds': String(idleSeconds()) };
   try {
-    response = await fetch(path, { credentials: 'same-origin', cache: 'no-store', redirect: 'error', ...init });
+    response = await fetch(path, { credentials: 'same-origin', cache: 'no-store', redirect: 'error', ...init, headers });
   } catch (error) {
     if (error instanceof DOMException && error.name === 'AbortError') throw error;
     throw new ApiError(0, 'unreachable', 'the server does not answer; is hornwork running, and is the network up?');
@@ -86,7 +100,7 @@ export async function get<T>(path: string, query: Query = {}, signal?: AbortSign
 export async function change<T>(method: string, path: string, body?: unknown, quiet = false): Promise<T> {
   const headers: Record<string, string> = {};
   if (csrf) headers['X-CSRF-Token'] = csrf;
-  const init: RequestInit = { method, headers };
+  const init: RequestInit & { headers: Record<string, string> } = { method, headers };
   if (body !== undefined) {
     headers['Content-Type'] = 'application/json';
     init.body = JSON.stringify(body);

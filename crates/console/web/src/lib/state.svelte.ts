@@ -85,7 +85,12 @@ class LiveState {
       // A refused stream is not tried again by the browser.
       if (source.readyState === EventSource.CLOSED && this.#source === source) {
         this.#source = null;
-        setTimeout(() => session.current && this.open(), 10_000);
+        setTimeout(() => {
+          if (!session.current) return;
+          this.open();
+          // It may have been refused because the session has ended, which this request finds.
+          void alarms.refresh();
+        }, 10_000);
       }
     };
     source.addEventListener('overview', (event) => {
