@@ -306,8 +306,8 @@ impl File {
 }
 
 fn check_experiment(experiment: &Experiment) -> Result<(), String> {
-    if experiment.repeat == 0 {
-        return Err("repeat: at least 1".to_owned());
+    if !(1..=super::MOST_REPETITIONS).contains(&experiment.repeat) {
+        return Err(format!("repeat: expected 1 to {}", super::MOST_REPETITIONS));
     }
     if experiment.sut.direct && experiment.sut.is_external() {
         return Err("sut.direct and sut.address exclude each other".to_owned());
