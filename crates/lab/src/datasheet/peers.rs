@@ -73,7 +73,11 @@ const LOADS: [PeerLoad; 3] = [
         figures: &[
             ("cpu_us_each", "CPU time of a registration", "us"),
             ("response_p99_ms", "response time, 99th percentile", "ms"),
-            ("registrations_failed", "registrations failed", ""),
+            (
+                "registrations_failed",
+                "registrations failed",
+                "registrations",
+            ),
         ],
         subjects: &["hornwork", "kamailio"],
     },

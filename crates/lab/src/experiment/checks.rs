@@ -1,11 +1,14 @@
-//! Checks of the system under test against the other tables of an experiment, and of the rates at which workloads
-//! begin.
+//! Checks of the system under test against the other tables of an experiment, and of its rates, times and bounds.
 
-use super::{Callers, Experiment, IpVersions, PaceKind, Registrations, StreamLoad, SutMedia};
+use super::{
+    Callers, Experiment, IpVersions, PaceKind, Registrations, StreamLoad, SutMedia, Thresholds,
+};
 use crate::subject::{self, SubjectPlace};
 
 /// Most media nodes beside the border.
 const MAX_NODES: u8 = 16;
+/// Longest time of a setting: ten days, seconds.
+const MAX_SECONDS: f64 = 864_000.0;
 
 /// Checks media nodes.
 pub(super) fn check_nodes(experiment: &Experiment) -> Result<(), String> {
@@ -147,8 +150,100 @@ impl WorkloadRate {
     }
 }
 
+/// Checks rates, times, bounds, and values of the sweep.
+pub(super) fn check_numbers(experiment: &Experiment) -> Result<(), String> {
+    check_rates(experiment)?;
+    check_times(experiment)?;
+    check_bounds(&experiment.thresholds)?;
+    let mut levels = experiment.levels.iter().flat_map(|levels| &levels.values);
+    match levels.find(|value| !value.is_finite()) {
+        Some(value) => Err(format!("levels.values: {value} is no level")),
+        None => Ok(()),
+    }
+}
+
+/// Checks times: of one that is below 0 or no number there would be nothing, and an endless one would not end.
+fn check_times(experiment: &Experiment) -> Result<(), String> {
+    let mut times = vec![("settle_seconds", experiment.settle_seconds)];
+    if let Some(plan) = &experiment.callers {
+        times.extend([
+            ("callers.duration_seconds", plan.duration_seconds),
+            ("callers.hold_seconds", plan.hold_seconds),
+            ("callers.ring_seconds", plan.ring_seconds),
+            ("callers.reserve_ms", plan.reserve_ms),
+        ]);
+    }
+    if let Some(plan) = &experiment.callees {
+        times.extend([
+            ("callees.ring_ms", plan.ring_ms),
+            ("callees.answer_ms", plan.answer_ms),
+            ("callees.reserve_ms", plan.reserve_ms),
+        ]);
+    }
+    if let Some(plan) = &experiment.registrations {
+        times.push(("registrations.refresh_seconds", plan.refresh_seconds));
+    }
+    if let Some(plan) = &experiment.streams {
+        times.push(("streams.duration_seconds", plan.duration_seconds));
+    }
+    let most = |key: &str| match key.ends_with("_ms") {
+        true => MAX_SECONDS * 1e3,
+        false => MAX_SECONDS,
+    };
+    let mut times = times.into_iter();
+    match times.find(|(key, value)| !(0.0..=most(key)).contains(value)) {
+        Some((key, value)) => Err(format!("{key} = {value}: expected 0 to {}", most(key))),
+        None => Ok(()),
+    }
+}
+
+/// Checks pass criteria: one that is no number would never hold, and an endless one always.
+fn check_bounds(thresholds: &Thresholds) -> Result<(), String> {
+    let bounds = [
+        ("failed_percent", thresholds.failed_percent),
+        ("not_started_percent", thresholds.not_started_percent),
+        ("response_p50_ms", thresholds.response_p50_ms),
+        ("response_p99_ms", thresholds.response_p99_ms),
+        ("lost_percent", thresholds.lost_percent),
+        ("jitter_p99_ms", thresholds.jitter_p99_ms),
+        (
+            "jitter_mean_above_noise_ms",
+            thresholds.jitter_mean_above_noise_ms,
+        ),
+        (
+            "jitter_p99_above_noise_ms",
+            thresholds.jitter_p99_above_noise_ms,
+        ),
+        ("host_cpu_percent", thresholds.host_cpu_percent),
+        ("relay_p50_ms", thresholds.relay_p50_ms),
+        ("relay_p99_ms", thresholds.relay_p99_ms),
+        ("one_way_ms", thresholds.one_way_ms),
+        ("round_trip_ms", thresholds.round_trip_ms),
+        ("mos", thresholds.mos),
+        ("correlation", thresholds.correlation),
+        ("lateness_p99_ms", thresholds.lateness_p99_ms),
+    ];
+    for (key, bound) in bounds {
+        if let Some(bound) = bound.filter(|bound| !(bound.is_finite() && *bound >= 0.0)) {
+            return Err(format!("thresholds.{key} = {bound}: expected 0 or more"));
+        }
+    }
+    for figure in &thresholds.figure {
+        let ends = [("least", figure.least), ("most", figure.most)];
+        for (key, end) in ends {
+            if let Some(end) = end.filter(|end| !end.is_finite()) {
+                let name = &figure.name;
+                return Err(format!(
+                    "thresholds.figure {name:?}: {key} = {end}: expected a number"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Checks the rates of calls, registrations and streams: without any attempt a trial would measure nothing.
-pub(super) fn check_rates(experiment: &Experiment) -> Result<(), String> {
+fn check_rates(experiment: &Experiment) -> Result<(), String> {
     let calls = |plan: &Callers| WorkloadRate {
         table: "callers",
         pace: plan.pace,
@@ -241,5 +336,34 @@ mod tests {
             let error = ramp(&sets).unwrap_err();
             assert!(error.contains(words), "{error}");
         }
+    }
+
+    #[test]
+    fn times_and_bounds_that_are_no_numbers_are_refused() {
+        let parse = |name: &str, set: &str| {
+            File::parse_with(name, built_in(name).unwrap(), &[set.to_owned()])
+                .map_err(|error| error.to_string())
+        };
+        for (name, set, words) in [
+            ("call-rate", "callers.hold_seconds=-5", "expected 0 to 864000"),
+            ("call-rate", "callers.hold_seconds=nan", "hold_seconds = NaN"),
+            ("call-rate", "callers.duration_seconds=inf", "= inf"),
+            ("call-rate", "settle_seconds=1e9", "settle_seconds = 1000000000"),
+            ("call-rate", "callees.ring_ms=-1", "callees.ring_ms = -1"),
+            ("call-rate", "callees.answer_ms=inf", "expected 0 to 864000000"),
+            ("rtp-streams", "streams.duration_seconds=-1", "= -1"),
+            ("call-rate", "thresholds.response_p99_ms=nan", "expected 0 or more"),
+            ("call-rate", "thresholds.failed_percent=inf", "failed_percent = inf"),
+            ("call-rate", "levels.values=[100, inf]", "levels.values: inf is no level"),
+            (
+                "isolation",
+                "thresholds.figure=[{ name = \"lost_percent\", at = 1, most = nan }]",
+                "most = NaN: expected a number",
+            ),
+        ] {
+            let error = parse(name, set).map(|_| ()).unwrap_err();
+            assert!(error.contains(words), "{set}: {error}");
+        }
+        assert!(parse("call-rate", "callers.hold_seconds=0").is_ok());
     }
 }

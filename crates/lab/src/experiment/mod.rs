@@ -36,3 +36,6 @@ pub use protection::Protection;
 pub use search_plan::{SearchMethod, SearchPlan};
 pub use study::{CAPACITY, Study, StudyLevel};
 pub use template::{escape, fill};
+
+/// Most repetitions of one run; a typing error must not cause a run of years.
+pub(crate) const MOST_REPETITIONS: u32 = 1_000;

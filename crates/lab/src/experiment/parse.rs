@@ -1,6 +1,6 @@
 //! Reading of experiment files, overrides and sweeps.
 
-use super::checks::{check_kernel_relay, check_nodes, check_rates, check_subject};
+use super::checks::{check_kernel_relay, check_nodes, check_numbers, check_subject};
 use super::model::{
     CallFlow, Callers, Experiment, IpVersions, Levels, MediaKind, RegistrarLocation, Registrations,
     SutMedia, TransportName,
@@ -306,8 +306,8 @@ impl File {
 }
 
 fn check_experiment(experiment: &Experiment) -> Result<(), String> {
-    if experiment.repeat == 0 {
-        return Err("repeat: at least 1".to_owned());
+    if !(1..=super::MOST_REPETITIONS).contains(&experiment.repeat) {
+        return Err(format!("repeat: expected 1 to {}", super::MOST_REPETITIONS));
     }
     if experiment.sut.direct && experiment.sut.is_external() {
         return Err("sut.direct and sut.address exclude each other".to_owned());
@@ -374,7 +374,7 @@ fn check_experiment(experiment: &Experiment) -> Result<(), String> {
     }
     check_transports(experiment)?;
     check_registrations(experiment)?;
-    check_rates(experiment)?;
+    check_numbers(experiment)?;
     check_generator(experiment)?;
     if let (Some(callers), Some(callees)) = (&experiment.callers, &experiment.callees)
         && callers.flow != callees.flow

@@ -128,6 +128,8 @@ struct Steps {
     limits: Vec<RaisedLimit>,
     /// Rates of a node.
     node_rates: Vec<NodeRate>,
+    /// Busy share of a thread, 0 to 1.
+    busy_share: f64,
 }
 
 impl Steps {
@@ -406,6 +408,7 @@ fn cpu(
         busy_share(&loads.collect::<Vec<_>>(), end)
     });
     let busy = one.value.min(most);
+    steps.busy_share = busy;
     let formula = match one.value < most {
         true => format!(
             "one thread carries all: less than 1 - headroom = {} %",
@@ -614,6 +617,7 @@ fn sizes(
     steps: &mut Steps,
 ) -> [Estimate; 2] {
     let share = 1.0 - request.headroom_percent / 100.0;
+    let of_thread = steps.busy_share;
     let needed = steps.add(
         "C",
         "cores with headroom",
@@ -628,11 +632,11 @@ fn sizes(
         "probability that a message waits for its worker (a call belongs to one worker)",
         "",
         (
-            "Erlang C(1, 1 - headroom): each worker is a queue of its own".to_owned(),
-            Estimate::exact(erlang_c(1, share)),
+            "Erlang C(1, busy): each worker is a queue of its own".to_owned(),
+            Estimate::exact(erlang_c(1, of_thread)),
         ),
     );
-    if request.headroom_percent > 0.0 {
+    if of_thread < 1.0 {
         let message = steps.loads.call_s.times(1e6 / MESSAGES_OF_A_CALL);
         steps.add(
             "t_wait",
@@ -640,9 +644,9 @@ fn sizes(
             "us",
             (
                 format!(
-                    "p_wait x (c_call / {MESSAGES_OF_A_CALL}) / headroom: Poisson arrivals, exponential service"
+                    "p_wait x (c_call / {MESSAGES_OF_A_CALL}) / (1 - busy): Poisson arrivals, exponential service"
                 ),
-                message.map(|service| mean_wait(1, share, service)),
+                message.map(|service| mean_wait(1, of_thread, service)),
             ),
         );
     }

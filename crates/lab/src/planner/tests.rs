@@ -127,6 +127,23 @@ fn cost_of_a_call_is_that_of_the_load_of_a_thread() {
 }
 
 #[test]
+fn messages_wait_for_a_thread_as_busy_as_the_load_makes_it() {
+    let of = |subscribers| planned(&request(subscribers, Protection::None));
+    let value = |plan: &Plan, symbol: &str| plan.step(symbol).unwrap().estimate.value;
+    let near = |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-9 * wanted, "{found}");
+    // A few calls leave their thread idle: M/M/1 at its busy share, not at that of a full one.
+    for (subscribers, is_idle) in [(100, true), (36_000_000, false)] {
+        let plan = of(subscribers);
+        let busy = value(&plan, "busy") / 100.0;
+        assert_eq!(busy < 0.1, is_idle, "{busy}");
+        near(value(&plan, "p_wait"), busy);
+        let message = value(&plan, "c_call") / 7.0;
+        near(value(&plan, "t_wait"), busy * message / (1.0 - busy));
+    }
+    near(value(&of(36_000_000), "p_wait"), 0.7);
+}
+
+#[test]
 fn esp_packet_has_the_length_computed_by_hand() {
     // G.729: 20 + 40 = 60 bytes; padded with 2 to 64, and 20 + 8 + 16 + 12.
     assert!((esp_bytes(60.0, 20.0) - 120.0).abs() < f64::EPSILON);

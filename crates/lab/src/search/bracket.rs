@@ -100,12 +100,35 @@ impl Bracket {
 
     /// The highest value that passed full trials.
     pub fn best(&self) -> Option<f64> {
-        self.pass.filter(|_| self.stage != Stage::Coarse)
+        match self.stage {
+            Stage::Coarse => None,
+            // The search may end here, by its time or its number of trials.
+            _ if self.is_refuted_for(0) => self.passed_below(self.value),
+            _ => self.pass,
+        }
     }
 
     /// The lowest value that failed a full trial.
     pub fn failed_above(&self) -> Option<f64> {
-        self.fail.filter(|_| self.stage != Stage::Coarse)
+        match self.stage {
+            Stage::Coarse => None,
+            _ if self.is_refuted_for(0) => Some(self.value),
+            _ => self.fail,
+        }
+    }
+
+    /// Whether most trials at the result have failed, and so many further ones cannot change that.
+    fn is_refuted_for(&self, further: usize) -> bool {
+        match self.stage {
+            Stage::Confirm { passed, failed } => failed as usize > passed as usize + further,
+            Stage::Coarse | Stage::Full | Stage::Over => false,
+        }
+    }
+
+    /// The highest passed value of full trials below this one.
+    fn passed_below(&self, value: f64) -> Option<f64> {
+        let below = self.passed.iter().copied().filter(|known| *known < value);
+        below.reduce(f64::max)
     }
 
     /// Whether any trial passed, short ones included.
@@ -138,6 +161,10 @@ impl Bracket {
     pub fn limit_to(&mut self, full_trials: usize) {
         if full_trials > LAST_SHARES.len() {
             return;
+        }
+        // One trial more than needed: a tie is no majority.
+        if self.is_refuted_for(full_trials.saturating_sub(1)) {
+            self.withdraw();
         }
         if self.stage == Stage::Coarse {
             // Without a passed value the next one is half of the lowest failed value.
@@ -226,14 +253,19 @@ impl Bracket {
         if passed > self.confirm {
             self.stage = Stage::Over;
         } else if failed > self.confirm {
-            let withdrawn = self.value;
-            self.passed.retain(|value| *value < withdrawn);
-            self.pass = self.passed.iter().copied().reduce(f64::max);
-            self.fail = Some(withdrawn);
-            self.stride = self.resolution;
-            self.stage = Stage::Full;
-            self.next_full();
+            self.withdraw();
         }
+    }
+
+    /// The result has failed: the search continues below it.
+    fn withdraw(&mut self) {
+        let withdrawn = self.value;
+        self.passed.retain(|value| *value < withdrawn);
+        self.pass = self.passed_below(withdrawn);
+        self.fail = Some(withdrawn);
+        self.stride = self.resolution;
+        self.stage = Stage::Full;
+        self.next_full();
     }
 }
 
@@ -400,6 +432,34 @@ mod tests {
             assert_eq!(search.best(), Some(result), "{all:?}");
             assert_eq!(search.failed_above(), Some(result + 5.0));
         }
+    }
+
+    #[test]
+    fn result_that_most_of_its_trials_refute_is_none_when_the_time_is_over() {
+        let plan = SearchPlan {
+            confirm: Some(2),
+            ..SearchPlan::default()
+        };
+        let mut search = Bracket::new(&plan, false, (5.0, 5.0, 60.0));
+        // 5, 10 and 20 pass, 40, 30 and 25 fail; then 20 is repeated.
+        for good in [true, true, true, false, false, false] {
+            search.record_result(good);
+        }
+        let found = |search: &Bracket| {
+            let next = search.next().map(|probe| probe.value);
+            (next, search.best(), search.failed_above())
+        };
+        search.record_result(false);
+        assert_eq!(found(&search), (Some(20.0), Some(20.0), Some(25.0)));
+        search.record_result(false);
+        assert_eq!(found(&search), (Some(20.0), Some(10.0), Some(20.0)));
+        // Two trials more could make three of five; one cannot, and is of use below.
+        search.limit_to(2);
+        assert_eq!(found(&search).0, Some(20.0));
+        search.limit_to(1);
+        assert_eq!(found(&search), (Some(15.0), Some(10.0), Some(20.0)));
+        search.record_result(true);
+        assert_eq!(search.best(), Some(15.0));
     }
 
     /// A machine whose trials fail by chance near the limit, over 3 % to both sides.

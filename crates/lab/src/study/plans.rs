@@ -959,6 +959,9 @@ mod tests {
         let text = built_in("esp-packet-cost").unwrap();
         assert!(text.contains("about 0.02 ms for each packet in"));
         assert!(!text.contains("0.1 ms") && !text.contains("The study's shortest"));
+        // It measured one telephone on Linux, beside which two stand here.
+        let text = built_in("phone-jitter").unwrap();
+        assert!(text.contains("was Linphone 2.1.1; its figures stand beside baresip"));
     }
 
     #[test]

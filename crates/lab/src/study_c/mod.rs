@@ -22,6 +22,7 @@ pub use speed::CipherSpeed;
 use crate::emulator::own_error::{self, OwnError};
 use crate::emulator::settings::{QueueLength, profile};
 use crate::error::{LabError, RunVerdict};
+use crate::experiment::MOST_REPETITIONS;
 use crate::files::{cannot_write, replace};
 use crate::run::RunOptions;
 use crate::study::{
@@ -92,6 +93,12 @@ pub fn run(options: &RunOptions, quick: bool) -> Result<RunVerdict, LabError> {
         return Err(LabError::bad_input(
             "study-c has a matrix of its own: --set, --subject and --no-probe do not apply",
         ));
+    }
+    let given = options.repeat.filter(|repeat| !(1..=MOST_REPETITIONS).contains(repeat));
+    if let Some(repeat) = given {
+        return Err(LabError::bad_input(format!(
+            "--repeat {repeat}: expected 1 to {MOST_REPETITIONS}"
+        )));
     }
     let setting = match quick {
         true => StudySetting::quick(),
@@ -548,6 +555,23 @@ fn notes(found: &Found, rows: &[StudyRow], has_tshark: bool) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn repetitions_out_of_range_are_refused_before_anything_runs() {
+        for repeat in [0, 4_000_000_000] {
+            let options = RunOptions {
+                repeat: Some(repeat),
+                simulate: true,
+                ..RunOptions::default()
+            };
+            let error = run(&options, true).unwrap_err();
+            let words = format!("--repeat {repeat}: expected 1 to 1000");
+            assert_eq!((error.exit_code(), error.to_string()), (2, words));
+            // Those of an experiment number its trials.
+            let error = crate::run::load("call-rate", &options).unwrap_err();
+            assert!(error.to_string().contains("repeat: expected 1 to 1000"), "{error}");
+        }
+    }
 
     #[test]
     fn quick_setting_is_planned_within_its_time() {

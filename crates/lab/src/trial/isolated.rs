@@ -461,4 +461,15 @@ mod tests {
         assert!(trial.is_load_invalid());
         assert!(trial.load_fault().unwrap().contains("bulk: the link was"));
     }
+
+    #[test]
+    fn bulk_of_the_experiment_is_named_beside_that_of_the_study() {
+        let text = crate::experiment::built_in("isolation").unwrap();
+        let file = crate::experiment::File::parse("isolation", text).unwrap();
+        let experiment = file.experiment();
+        let link = experiment.link.as_ref().unwrap();
+        assert_eq!((link.bulk_bytes, link.bulk_percent as u32), (1_000, 110));
+        let differs = experiment.study.as_ref().unwrap().differs.join("; ");
+        assert!(differs.contains("1,000 bytes at 110 %"), "{differs}");
+    }
 }
