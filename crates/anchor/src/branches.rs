@@ -74,7 +74,9 @@ impl CallMedia {
                         let policy = set.media.security.as_ref();
                         side.security = policy
                             .filter(|policy| line.carriage == Carriage::Rtp && !policy.is_pass())
-                            .map(|policy| Box::new(SideSecurity::of_branch(policy.clone(), branch)));
+                            .map(|policy| {
+                                Box::new(SideSecurity::of_branch(policy.clone(), branch))
+                            });
                         Some(side)
                     }
                     Err(error) => {

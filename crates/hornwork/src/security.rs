@@ -472,11 +472,7 @@ impl<'c> WatchedCertificate<'c> {
     /// The event about a certificate that has to be renewed now.
     pub(crate) fn expiry(&self) -> Option<EventKind> {
         let identity = self.identity.as_ref()?;
-        expiry_event(
-            self.files.chain.path(),
-            identity.identities(),
-            wall_clock(),
-        )
+        expiry_event(self.files.chain.path(), identity.identities(), wall_clock())
     }
 }
 
@@ -605,7 +601,7 @@ mod tests {
             folder.display()
         );
         let config = config::parse(&text, "f").unwrap();
-        let read = || LoadedFiles::read(&config, &text, "f", None);
+        let read = || LoadedFiles::read(&config, &text, "f", ReadOccasion::Check);
         write_certificate(&folder, "ca", 2099);
         write_certificate(&folder, "near", 2099);
         let loaded = read().unwrap();

@@ -43,11 +43,13 @@ impl DtlsAssociation {
     ) -> bool {
         let session = self.session.as_ref();
         let has_ended = session.is_some_and(|session| session.has_ended());
-        !has_ended && self.fingerprints.as_ref().is_some_and(|existing| {
-            existing
-                .iter()
-                .any(|existing| fingerprints.contains(existing))
-        }) && (self.tls_id.is_none() || tls_id.is_none() || self.tls_id.as_deref() == tls_id)
+        !has_ended
+            && self.fingerprints.as_ref().is_some_and(|existing| {
+                existing
+                    .iter()
+                    .any(|existing| fingerprints.contains(existing))
+            })
+            && (self.tls_id.is_none() || tls_id.is_none() || self.tls_id.as_deref() == tls_id)
     }
 
     /// Creates the session if there is none; `peer_began`: the peer has sent the first datagram, so that without an

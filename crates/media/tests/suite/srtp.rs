@@ -495,11 +495,7 @@ fn new_association_resets_rollover_counters() {
 #[test]
 fn returning_association_continues_its_indices() {
     let suite = Suite::AesCm128HmacSha1_80;
-    for other in [
-        keys(suite, 11, 2).0,
-        Protection::Pending,
-        Protection::None,
-    ] {
+    for other in [keys(suite, 11, 2).0, Protection::Pending, Protection::None] {
         let (first, mut phone) = keys(suite, 1, 1);
         let mut forwarder = with(plan(first.clone(), Protection::None));
         let mut talk = |forwarder: &mut Forwarder, sequence: u16| {

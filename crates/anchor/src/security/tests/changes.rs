@@ -207,7 +207,9 @@ fn keys_of_an_offer_that_was_answered_without_them_are_not_offered_again() {
         let forward = rig.offer(Side::Caller, &plain).unwrap();
         let keys = keys_of(&forward);
         assert_eq!(keys.len(), 5, "{forward}");
-        let is_known = keys.iter().any(|key| known.iter().any(|other| other == key));
+        let is_known = keys
+            .iter()
+            .any(|key| known.iter().any(|other| other == key));
         // The second offer keeps the key that is in use.
         assert_eq!(is_known, !has_key, "{forward}");
         known.extend(keys.iter().map(|key| (*key).to_owned()));
