@@ -147,8 +147,8 @@ const NOISE: u8 = 2;
 /// Packet times in milliseconds.
 const PACKET_TIMES_MS: [u32; 5] = [10, 20, 30, 40, 60];
 /// The most packets that one packet may cause: 240 ms of audio after one second of concealment, in packets of 10 ms,
-/// and digits.
-const MAX_PACKETS: usize = 128;
+/// and digits; or one second of the tone of an event, after as much concealment.
+const MAX_PACKETS: usize = 224;
 /// Longest packet that may be generated: 60 ms of G.711 take 480 octets.
 const MAX_PACKET: usize = 1_500;
 
