@@ -45,7 +45,7 @@ const IDLE_LINGER: i64 = 120_000_000;
 const OBSERVED_LINGER: i64 = 4 * 3_600 * 1_000_000;
 /// As [`IDLE_LINGER`], for calls of the border: the event of their end may have been lost. Longer than the silence of a
 /// call without media here and without session timers (RFC 4028).
-const SILENT_LINGER: i64 = 3 * 24 * 3_600 * 1_000_000;
+const SILENT_LINGER: i64 = 30 * 24 * 3_600 * 1_000_000;
 /// Entries examined per sweep.
 const SWEEP: usize = 100_000;
 /// Time after which the words of a call are indexed although it has not ended, microseconds.
@@ -291,7 +291,7 @@ impl OpenCalls {
             },
             slice: self.slice,
             last: started,
-            touched: self.now,
+            touched: self.clock(started),
             ..CallEntry::default()
         }))
     }
@@ -464,9 +464,10 @@ impl OpenCalls {
             return false;
         };
         let full_text = self.full_text;
+        let touched = self.clock(now);
         if let Some(entry) = self.entries.get_mut(at) {
             entry.last = entry.last.max(now);
-            entry.touched = self.now;
+            entry.touched = touched;
             entry.call.messages += 1;
             match entry.chunks.last_mut() {
                 Some((number, offsets)) if *number == segment => offsets.push(offset),
@@ -671,10 +672,19 @@ impl OpenCalls {
         }
     }
 
+    /// The time of this machine, or before the first sweep that of the message or event.
+    fn clock(&self, at: i64) -> i64 {
+        match self.now {
+            0 => at,
+            now => now,
+        }
+    }
+
     fn fold_event(&mut self, slot: usize, kind: &EventKind, at: i64) {
+        let touched = self.clock(at);
         if let Some(entry) = self.entries.get_mut(slot) {
             entry.last = entry.last.max(at);
-            entry.touched = self.now;
+            entry.touched = touched;
             fold_event(entry, kind, at);
             self.mark(slot);
         }

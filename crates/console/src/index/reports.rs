@@ -23,9 +23,10 @@ impl OpenCalls {
     /// change.
     pub(super) fn report(&mut self, call_id: &str, kind: &EventKind, at: i64) {
         let slot = self.slot_of(call_id);
+        let touched = self.clock(at);
         if let Some(entry) = slot.and_then(|slot| self.entries.get_mut(slot)) {
             entry.last = entry.last.max(at);
-            entry.touched = self.now;
+            entry.touched = touched;
             let id = entry.call.id;
             self.keep_event(kind, at, Some(id));
         }
