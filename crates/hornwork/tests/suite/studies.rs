@@ -184,8 +184,8 @@ fn plan_is_compared_with_a_real_run() {
     assert!(folder.join("wide/report.html").is_file() && folder.join("wide/run.json").is_file());
 }
 
-/// Costs that are far too low do not agree. The comparison takes more than a minute: in a test of its own it runs beside
-/// the one above.
+/// Costs that are far too low do not agree. The comparison takes more than a minute: in a test of its own it runs
+/// beside the one above.
 #[test]
 fn real_run_above_the_interval_of_the_plan_fails() {
     let folder = scratch("plan-real-low");

@@ -168,7 +168,8 @@ impl SearchRecord {
         }
     }
 
-    /// The reason to take the machine for the limit, if the SUT had no processor in a trial that failed above the result.
+    /// The reason to take the machine for the limit, if the SUT had no processor in a trial that failed above the
+    /// result.
     pub fn shared_above(&self) -> Option<String> {
         let above = self.failed_above?.to_bits();
         let failed = |trial: &&SearchTrial| trial.value.to_bits() == above && !trial.good;
