@@ -345,16 +345,44 @@ mod tests {
                 .map_err(|error| error.to_string())
         };
         for (name, set, words) in [
-            ("call-rate", "callers.hold_seconds=-5", "expected 0 to 864000"),
-            ("call-rate", "callers.hold_seconds=nan", "hold_seconds = NaN"),
+            (
+                "call-rate",
+                "callers.hold_seconds=-5",
+                "expected 0 to 864000",
+            ),
+            (
+                "call-rate",
+                "callers.hold_seconds=nan",
+                "hold_seconds = NaN",
+            ),
             ("call-rate", "callers.duration_seconds=inf", "= inf"),
-            ("call-rate", "settle_seconds=1e9", "settle_seconds = 1000000000"),
+            (
+                "call-rate",
+                "settle_seconds=1e9",
+                "settle_seconds = 1000000000",
+            ),
             ("call-rate", "callees.ring_ms=-1", "callees.ring_ms = -1"),
-            ("call-rate", "callees.answer_ms=inf", "expected 0 to 864000000"),
+            (
+                "call-rate",
+                "callees.answer_ms=inf",
+                "expected 0 to 864000000",
+            ),
             ("rtp-streams", "streams.duration_seconds=-1", "= -1"),
-            ("call-rate", "thresholds.response_p99_ms=nan", "expected 0 or more"),
-            ("call-rate", "thresholds.failed_percent=inf", "failed_percent = inf"),
-            ("call-rate", "levels.values=[100, inf]", "levels.values: inf is no level"),
+            (
+                "call-rate",
+                "thresholds.response_p99_ms=nan",
+                "expected 0 or more",
+            ),
+            (
+                "call-rate",
+                "thresholds.failed_percent=inf",
+                "failed_percent = inf",
+            ),
+            (
+                "call-rate",
+                "levels.values=[100, inf]",
+                "levels.values: inf is no level",
+            ),
             (
                 "isolation",
                 "thresholds.figure=[{ name = \"lost_percent\", at = 1, most = nan }]",

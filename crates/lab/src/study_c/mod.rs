@@ -94,7 +94,9 @@ pub fn run(options: &RunOptions, quick: bool) -> Result<RunVerdict, LabError> {
             "study-c has a matrix of its own: --set, --subject and --no-probe do not apply",
         ));
     }
-    let given = options.repeat.filter(|repeat| !(1..=MOST_REPETITIONS).contains(repeat));
+    let given = options
+        .repeat
+        .filter(|repeat| !(1..=MOST_REPETITIONS).contains(repeat));
     if let Some(repeat) = given {
         return Err(LabError::bad_input(format!(
             "--repeat {repeat}: expected 1 to {MOST_REPETITIONS}"
@@ -569,7 +571,10 @@ mod tests {
             assert_eq!((error.exit_code(), error.to_string()), (2, words));
             // Those of an experiment number its trials.
             let error = crate::run::load("call-rate", &options).unwrap_err();
-            assert!(error.to_string().contains("repeat: expected 1 to 1000"), "{error}");
+            assert!(
+                error.to_string().contains("repeat: expected 1 to 1000"),
+                "{error}"
+            );
         }
     }
 
