@@ -23,7 +23,7 @@ pub(super) const MORE_STYLE: &str = "a{color:var(--accent)}td a{text-decoration-
     table.stack th,table.stack td{display:block;position:relative;text-align:left;min-width:0;max-width:none;padding:1px 4px;border:0;white-space:normal;overflow-wrap:anywhere}\
     table.stack td{padding-left:98px;min-height:1.5em}table.stack td::before{content:attr(data-name);position:absolute;left:4px;color:var(--soft)}\
     table.stack td:empty{display:none}}\
-    @media print{details{display:block}a{color:inherit;text-decoration:none}}";
+    @media print{details{display:block}td.words,td.unit{min-width:0}a{color:inherit;text-decoration:none}}";
 
 /// Everything that the page shows, from the records alone.
 pub(super) struct Page<'a> {
