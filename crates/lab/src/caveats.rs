@@ -186,7 +186,7 @@ pub fn for_trial(trial: &TrialRecord) -> Vec<String> {
     all.extend(shared_processors(trial));
     if around.generator_unparsable > 0 {
         all.push(format!(
-            "the system under test answers with bytes that are no SIP: sip_unparsable {}",
+            "the system under test answers with bytes that are no SIP: sip_unparsable and sip_malformed_response {}",
             around.generator_unparsable
         ));
     }
@@ -363,7 +363,9 @@ mod tests {
         let all = for_trial(&nonsense);
         assert_eq!(
             all,
-            ["the system under test answers with bytes that are no SIP: sip_unparsable 251"]
+            [
+                "the system under test answers with bytes that are no SIP: sip_unparsable and sip_malformed_response 251"
+            ]
         );
         // It is a fault of the system under test, and no reason to doubt the figures.
         assert!(!is_disturbed(&nonsense));

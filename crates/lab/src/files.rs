@@ -22,15 +22,18 @@ pub(crate) fn cannot_write(path: &Path, error: &Error) -> LabError {
 /// # Errors
 /// If it cannot be written; then the earlier file stays, and nothing else.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), LabError> {
+    write_beside(path, bytes).map_err(|error| cannot_write(path, &error))
+}
+
+fn write_beside(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let mut name = path.as_os_str().to_owned();
     name.push(".part");
     let part = Path::new(&name);
     let written = fs::File::create(part)
         .and_then(|mut file| file.write_all(bytes))
         .and_then(|()| fs::rename(part, path));
-    written.map_err(|error| {
+    written.inspect_err(|_| {
         let _ = fs::remove_file(part);
-        cannot_write(path, &error)
     })
 }
 
@@ -50,7 +53,7 @@ pub fn write_json(path: Option<&Path>, value: &Value) -> Result<(), LabError> {
         // A pipe or a device.
         std::fs::write(path, text)
     } else {
-        return replace(path, text.as_bytes());
+        write_beside(path, text.as_bytes())
     };
     result.map_err(|error| {
         LabError::cannot_run(
@@ -79,6 +82,8 @@ mod tests {
             error.contains("run.json") && error.contains("--out"),
             "{error}"
         );
+        let error = write_json(Some(&path), &Value::Null).unwrap_err();
+        assert!(error.to_string().contains("--json"), "{error}");
         assert_eq!(fs::read(&path).unwrap(), b"one");
         fs::remove_dir(dir.join("run.json.part")).unwrap();
         replace(&path, b"two").unwrap();

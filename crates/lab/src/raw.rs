@@ -85,7 +85,7 @@ pub struct Surroundings {
     /// Datagrams that the kernel dropped at the generator's own sockets.
     #[serde(default)]
     pub generator_drops: u64,
-    /// Messages at the generator's SIP ports that are no SIP.
+    /// Messages at the generator's SIP ports that are no SIP, and responses that break its grammar.
     #[serde(default)]
     pub generator_unparsable: u64,
     /// CPU time of the SUT, seconds; `null` if it cannot be read.

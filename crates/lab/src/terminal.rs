@@ -9,7 +9,11 @@ use crate::record::AttemptOutcome;
 use crate::report::{BoundCheck, LevelSummary, Published, compare_with_study};
 use crate::statistics::{INTERVAL_COLUMN, has_too_few_samples};
 use crate::trial::RAN_IN_VIRTUAL_TIME;
+use std::collections::BTreeSet;
 use std::fmt::Write;
+
+/// In a remark that names why a trial has no figures.
+const NOT_MEASURED: &str = ": not measured, ";
 
 /// Runs with more trials print no lines about the delay of each.
 const MOST_DELAY_LINES: usize = 4;
@@ -186,6 +190,18 @@ fn in_virtual_time(trials: &[TrialRecord]) -> String {
     out
 }
 
+/// Why trials without a verdict have none, from their remarks.
+fn reasons_not_measured(trials: &[TrialRecord]) -> String {
+    let open = trials
+        .iter()
+        .filter(|trial| trial.verdict == RunVerdict::NotMeasured);
+    let remarks = open.flat_map(|trial| &trial.remarks);
+    let reasons: BTreeSet<&String> = remarks
+        .filter(|remark| remark.contains(NOT_MEASURED))
+        .collect();
+    reasons.iter().map(|reason| format!("{reason}\n")).collect()
+}
+
 /// The levels of a run with their main figures, the thresholds that failed, and the study's figures if the experiment
 /// names them.
 pub fn table(run: &RunRecord, published: &Published) -> String {
@@ -285,6 +301,7 @@ pub fn table(run: &RunRecord, published: &Published) -> String {
     }
     out.push_str(&failures(run, label));
     out.push_str(&in_virtual_time(&run.trials));
+    out.push_str(&reasons_not_measured(&run.trials));
     let verdict = verdict_text(published.verdict, run.cut_short);
     let open = unmeasured_bounds(published.verdict, &published.bounds);
     let _ = writeln!(out, "verdict: {verdict}{open}");
@@ -393,5 +410,14 @@ mod tests {
             "in virtual time, without CPU time: 2 of 3 trials: no network namespace of its own\n"
         );
         assert_eq!(in_virtual_time(&trials[1..2]), "");
+
+        // A trial without figures names the cause, once.
+        let cause = "TLS for signalling: not measured, TLS does not exist in virtual time";
+        let mut open = [trial(&[cause, "another remark"]), trial(&[cause])];
+        assert_eq!(reasons_not_measured(&open), "");
+        for trial in &mut open {
+            trial.verdict = RunVerdict::NotMeasured;
+        }
+        assert_eq!(reasons_not_measured(&open), format!("{cause}\n"));
     }
 }

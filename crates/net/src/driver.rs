@@ -427,13 +427,11 @@ impl<F: Forward> Driver<F> {
 
     /// Waits, delayed by the batching delays that the load justifies. Returns the number of events.
     fn wait(&mut self, mut limit: Duration) -> io::Result<usize> {
-        if !self.config.media_batching_delay.is_zero() {
+        let delay = self.media_batcher.delay(self.clock.now()).min(limit);
+        if !delay.is_zero() {
             let delay_start = self.clock.now();
-            let delay = self.media_batcher.delay(delay_start).min(limit);
-            if !delay.is_zero() {
-                process::sleep(delay);
-                limit = limit.saturating_sub(self.clock.now().since(delay_start));
-            }
+            process::sleep(delay);
+            limit = limit.saturating_sub(self.clock.now().since(delay_start));
         }
         // No batching delay if unread signalling is already queued.
         if !self.config.signalling_batching_delay.is_zero() && !limit.is_zero() && !self.has_unread

@@ -69,9 +69,10 @@ pub use packet::{
     InterfaceInfo, PacketCounts, PacketSocket, Readiness, ReceivedFrame, wait_any, wait_readable,
 };
 pub use process::{
-    allowed_cpus, end_with_parent, lock_memory, may_be_realtime, open_files, page_bytes, pause,
-    pin, process_cpu, raise_open_files, raise_open_files_to, realtime, request_end, resident_bytes,
-    resident_bytes_of, thread_cpu, thread_cpu_wait, tight_timers, user_id,
+    EndSignal, allowed_cpus, end_with_parent, kill, lock_memory, may_be_realtime, open_files,
+    page_bytes, pause, pin, process_cpu, raise_open_files, raise_open_files_to, realtime,
+    request_end, resident_bytes, resident_bytes_of, signal_group, thread_cpu, thread_cpu_wait,
+    tight_timers, user_id,
 };
 pub use raw_ip::RawIpSocket;
 pub use record::Recorder;

@@ -2,8 +2,8 @@
 
 use crate::clock::nanos;
 use rustix::process::{
-    Pid, Resource, Rlimit, Signal, getrlimit, kill_process, set_parent_process_death_signal,
-    setrlimit,
+    Pid, Resource, Rlimit, Signal, getrlimit, kill_process, kill_process_group,
+    set_parent_process_death_signal, setrlimit,
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::ClockId;
@@ -75,9 +75,48 @@ pub fn end_with_parent(command: &mut Command) {
 /// # Errors
 /// It has ended.
 pub fn request_end(child: &Child) -> io::Result<()> {
-    let process = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let process = process.ok_or(io::ErrorKind::NotFound)?;
-    Ok(kill_process(process, Signal::TERM)?)
+    Ok(kill_process(process_of(child.id())?, Signal::TERM)?)
+}
+
+/// Signals that end processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndSignal {
+    /// SIGTERM.
+    Terminate,
+    /// SIGINT.
+    Interrupt,
+    /// SIGQUIT.
+    Quit,
+    /// SIGKILL.
+    Kill,
+}
+
+/// Signals all processes of the group that a child leads. It needs no other program: a machine may have no kill(1), and
+/// a wait for the end of the child would be endless then.
+///
+/// # Errors
+/// All of them have ended.
+pub fn signal_group(leader: &Child, signal: EndSignal) -> io::Result<()> {
+    let signal = match signal {
+        EndSignal::Terminate => Signal::TERM,
+        EndSignal::Interrupt => Signal::INT,
+        EndSignal::Quit => Signal::QUIT,
+        EndSignal::Kill => Signal::KILL,
+    };
+    Ok(kill_process_group(process_of(leader.id())?, signal)?)
+}
+
+/// Ends a process at once (SIGKILL).
+///
+/// # Errors
+/// It has ended, or may not be ended.
+pub fn kill(process: u32) -> io::Result<()> {
+    Ok(kill_process(process_of(process)?, Signal::KILL)?)
+}
+
+fn process_of(number: u32) -> io::Result<Pid> {
+    let process = i32::try_from(number).ok().and_then(Pid::from_raw);
+    Ok(process.ok_or(io::ErrorKind::NotFound)?)
 }
 
 /// Suspends the calling thread; a signal ends the sleep early.
@@ -328,6 +367,28 @@ pub fn pause(time: std::time::Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn group_of_a_child_ends_without_another_program() {
+        let start = || {
+            let mut command = Command::new("sh");
+            // The child of the shell is in its group.
+            command.args(["-c", "sleep 600 & wait"]).process_group(0);
+            command.spawn().unwrap()
+        };
+        for signal in [EndSignal::Terminate, EndSignal::Kill] {
+            let mut leader = start();
+            signal_group(&leader, signal).unwrap();
+            assert!(!leader.wait().unwrap().success(), "{signal:?}");
+        }
+        let mut one = start();
+        kill(one.id()).unwrap();
+        assert!(!one.wait().unwrap().success());
+        // Its descendant is left.
+        signal_group(&one, EndSignal::Kill).unwrap();
+        // Beyond the largest process number of Linux.
+        assert!(kill(4_194_305).is_err());
+    }
 
     #[test]
     fn memory_of_a_process_is_read_by_its_number() {

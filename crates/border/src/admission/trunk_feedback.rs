@@ -2,7 +2,6 @@
 
 use crate::admission::AdmissionControl;
 use crate::admission::overload::feedback::VALID;
-use crate::components::Components;
 use crate::emergency::is_emergency;
 use crate::policy::TrunkTarget;
 use crate::shared::Ctx;
@@ -80,15 +79,16 @@ impl AdmissionControl {
             });
         }
     }
-}
 
-impl Components {
     /// The call rate of a trunk, if a further call would exceed it. Emergency calls are never limited.
-    pub(crate) fn exceeded_rate(&self, trunk: TrunkId, invite: &Message<'_>) -> Option<u32> {
-        let config = &self.ctx.config;
-        let most = config.trunk(trunk)?.max_calls_per_s?;
-        let throttles = &self.admission.throttles;
-        let is_exceeded = !throttles.read(|all| all.admits_call(trunk, most, self.ctx.now));
-        (is_exceeded && !is_emergency(config, invite.request_uri())).then_some(most)
+    pub(crate) fn exceeded_rate(
+        &self,
+        ctx: &Ctx,
+        trunk: TrunkId,
+        invite: &Message<'_>,
+    ) -> Option<u32> {
+        let most = ctx.config.trunk(trunk)?.max_calls_per_s?;
+        let is_exceeded = !(self.throttles).read(|all| all.admits_call(trunk, most, ctx.now));
+        (is_exceeded && !is_emergency(&ctx.config, invite.request_uri())).then_some(most)
     }
 }

@@ -20,9 +20,10 @@ use std::fmt::Write;
 pub(super) const MORE_STYLE: &str = "a{color:var(--accent)}td a{text-decoration-color:color-mix(in srgb,var(--accent) 40%,transparent)}\
     td.words{min-width:190px}td.unit{min-width:90px;max-width:150px;color:var(--soft)}tr:target>*{background:var(--study)}\
     @media(max-width:640px){table.stack thead{display:none}table.stack tr{display:block;padding:6px 0;border-bottom:1px solid var(--rule)}\
-    table.stack th,table.stack td{display:flex;gap:10px;text-align:left;min-width:0;max-width:none;padding:1px 4px;border:0;white-space:normal}\
-    table.stack td::before{content:attr(data-name);flex:0 0 84px;color:var(--soft)}table.stack td:empty{display:none}}\
-    @media print{details{display:block}a{color:inherit;text-decoration:none}}";
+    table.stack th,table.stack td{display:block;position:relative;text-align:left;min-width:0;max-width:none;padding:1px 4px;border:0;white-space:normal;overflow-wrap:anywhere}\
+    table.stack td{padding-left:98px;min-height:1.5em}table.stack td::before{content:attr(data-name);position:absolute;left:4px;color:var(--soft)}\
+    table.stack td:empty{display:none}}\
+    @media print{details{display:block}td.words,td.unit{min-width:0}a{color:inherit;text-decoration:none}}";
 
 /// Everything that the page shows, from the records alone.
 pub(super) struct Page<'a> {
@@ -97,7 +98,11 @@ fn head(html: &mut String, record: &SuiteRecord) {
         text("run.json#/about", &record.about),
     );
     if let Some(gaps) = record.gaps() {
-        let gaps = text("run.json#/not_run", &gaps);
+        let place = match record.not_run.is_empty() {
+            true => "run.json#/parts",
+            false => "run.json#/not_run",
+        };
+        let gaps = text(place, &gaps);
         let _ = write!(
             html,
             "<aside class=\"care\"><strong>Not complete.</strong> The verdict covers the other parts: {gaps}.</aside>"

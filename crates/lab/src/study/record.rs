@@ -341,6 +341,14 @@ impl OwnPart {
 impl SuiteRecord {
     /// The parts that the verdict does not cover, as a sentence; `None` if it covers all.
     pub fn gaps(&self) -> Option<String> {
+        let gaps: Vec<String> = [self.parts_not_run(), self.parts_not_judged()]
+            .into_iter()
+            .flatten()
+            .collect();
+        (!gaps.is_empty()).then(|| gaps.join("; "))
+    }
+
+    fn parts_not_run(&self) -> Option<String> {
         let of_cause = |cause: &str| -> Vec<&str> {
             let same = self.not_run.iter().filter(|part| part.cause == cause);
             same.map(|part| part.part.as_str()).collect()
@@ -361,6 +369,23 @@ impl SuiteRecord {
                 self.not_run.len(),
                 counted(self.planned_parts(), "part"),
                 texts.join("; ")
+            )
+        })
+    }
+
+    /// The parts with a threshold that could not be judged; a study that another part passed has passed.
+    fn parts_not_judged(&self) -> Option<String> {
+        let parts = self.parts.iter();
+        let names: Vec<&str> = parts
+            .filter(|part| part.measured && part.verdict == RunVerdict::NotMeasured)
+            .map(|part| part.name.as_str())
+            .collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "{} of {} not judged: {} (see the remarks)",
+                names.len(),
+                counted(self.planned_parts(), "part"),
+                names.join(", ")
             )
         })
     }

@@ -220,6 +220,10 @@ fn parts_without_time_are_announced_and_named_by_the_verdict() {
     assert!(text.contains(words), "{text}");
     record.not_run.clear();
     assert!(table(&record).ends_with("verdict: passed\n"));
+    // A part that ran, and whose threshold could not be judged, is none that passed.
+    record.parts[0].verdict = RunVerdict::NotMeasured;
+    let words = "verdict: passed; 1 of 1 part not judged: a (see the remarks)\n";
+    assert!(table(&record).ends_with(words), "{}", table(&record));
 }
 
 #[test]

@@ -662,10 +662,9 @@ fn has_interface_down(network: &Network, name: &str) -> bool {
 impl Drop for Bench {
     fn drop(&mut self) {
         self.gateways = None;
-        for child in &mut self.children {
+        for child in &self.children {
             // In order, so that it removes its interface and socket.
-            let id = child.id().to_string();
-            let _ = Command::new("kill").args(["-TERM", &id]).output();
+            let _ = net::request_end(child);
         }
         let clock = net::Clock::new();
         let limit = engine::Time::from_secs(2);
@@ -779,8 +778,8 @@ pub fn remove_left_overs() -> Result<Vec<String>, LabError> {
             continue;
         }
         let inside = program("ip", &["netns", "pids", name]).map_err(missing)?;
-        for process in inside.lines().filter(|line| line.parse::<u32>().is_ok()) {
-            let _ = Command::new("kill").args(["-KILL", process]).output();
+        for process in inside.lines().filter_map(|line| line.parse().ok()) {
+            let _ = net::kill(process);
         }
         program("ip", &["netns", "del", name]).map_err(missing)?;
         removed.push(name.to_owned());

@@ -114,12 +114,12 @@ pub enum StopSignal {
 }
 
 impl StopSignal {
-    /// As an option of kill(1).
-    pub fn option(self) -> &'static str {
+    /// The signal itself.
+    pub fn signal(self) -> net::EndSignal {
         match self {
-            StopSignal::Term => "-TERM",
-            StopSignal::Int => "-INT",
-            StopSignal::Quit => "-QUIT",
+            StopSignal::Term => net::EndSignal::Terminate,
+            StopSignal::Int => net::EndSignal::Interrupt,
+            StopSignal::Quit => net::EndSignal::Quit,
         }
     }
 }

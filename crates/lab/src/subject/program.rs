@@ -2,6 +2,7 @@
 
 use super::file::{ProbeKind, StopSignal};
 use crate::error::LabError;
+use net::EndSignal;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -168,19 +169,16 @@ impl Program {
         }
     }
 
-    fn signal(&self, name: &str) {
-        let group = format!("-{}", self.child.id());
-        let _ = Command::new("kill")
-            .args([name, "--", &group])
-            .stderr(Stdio::null())
-            .status();
+    /// A group that has ended needs no signal.
+    fn signal(&self, signal: EndSignal) {
+        let _ = net::signal_group(&self.child, signal);
     }
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
         let (signal, limit) = self.stop;
-        self.signal(signal.option());
+        self.signal(signal.signal());
         let rounds = limit.as_millis() / POLL.as_millis();
         for _ in 0..rounds {
             if self.ended.is_some() || matches!(self.child.try_wait(), Ok(Some(_))) {
@@ -189,7 +187,7 @@ impl Drop for Program {
             std::thread::sleep(POLL);
         }
         // Descendants that are left, too.
-        self.signal("-KILL");
+        self.signal(EndSignal::Kill);
         let _ = self.child.wait();
     }
 }

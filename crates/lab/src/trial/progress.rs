@@ -92,12 +92,13 @@ pub(crate) fn kernel_drops<'a>(hosts: impl IntoIterator<Item = &'a HostResults>)
     hosts.into_iter().map(|host| host.kernel_drops).sum()
 }
 
-/// Messages at the SIP ports of these hosts that are no SIP.
+/// Messages at the SIP ports of these hosts that are no SIP: other bytes, and responses that break its grammar.
 pub(crate) fn unparsable<'a>(hosts: impl IntoIterator<Item = &'a HostResults>) -> u64 {
     let drops = hosts.into_iter().flat_map(|host| &host.drops);
-    let unparsable = DropReason::SipUnparsable.name();
+    let unparsable =
+        [DropReason::SipUnparsable, DropReason::SipMalformedResponse].map(DropReason::name);
     drops
-        .filter(|(reason, _)| *reason == unparsable)
+        .filter(|(reason, _)| unparsable.contains(reason))
         .map(|(_, count)| *count)
         .sum()
 }

@@ -156,7 +156,8 @@ impl Calls<'_> {
             return;
         };
         if let Some(trunk) = hop.trunk
-            && let Some(most) = self.parts.exceeded_rate(trunk, invite)
+            && let Components { ctx, admission, .. } = &*self.parts
+            && let Some(most) = admission.exceeded_rate(ctx, trunk, invite)
         {
             return self.skip_hop_by_rate(slot, (trunk, most), invite);
         }
