@@ -8,7 +8,7 @@ use crate::calls::setup::hop_hosts::HopHosts;
 use crate::calls::table::OngoingCalls;
 use crate::calls::{Branch, CallStage, MediaAnchor, SetUp};
 use crate::certificate_names::with_hop_certificate_name;
-use crate::components::Calls;
+use crate::components::{Calls, Components};
 use crate::headers::{EditList, OWN_SUPPORTED, address_of, text};
 use crate::identity::{ANONYMOUS, RequestedPrivacy};
 use crate::media::MediaPeer;
