@@ -330,9 +330,10 @@ fn beside(title: &str, y: &str, specs: &[BarSpec], rows: &[StudyRow]) -> PlotRec
         }
         let theirs = row.and_then(|row| row.study.as_ref().and_then(Reading::number));
         let ours = row.and_then(|row| row.here);
-        // A category without any bar looks like a value of 0.
+        // A bar that is missing looks like a value of 0.
         categories.push(match (theirs, ours) {
             (None, None) => format!("{}: not measured", spec.name),
+            (Some(_), None) => format!("{}: not measured here", spec.name),
             _ => spec.name.to_owned(),
         });
         study.values.push(theirs);
@@ -478,7 +479,7 @@ mod tests {
         assert_eq!(categories, ["media", "media-srtp: not measured"]);
         assert_eq!(bars, 1);
         let (categories, bars) = drawn(Some(78_000.0));
-        assert_eq!(categories, ["media", "media-srtp"]);
+        assert_eq!(categories, ["media", "media-srtp: not measured here"]);
         assert_eq!(bars, 2);
     }
 

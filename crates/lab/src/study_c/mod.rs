@@ -24,7 +24,7 @@ use crate::emulator::settings::{QueueLength, profile};
 use crate::error::{LabError, RunVerdict};
 use crate::experiment::MOST_REPETITIONS;
 use crate::files::{cannot_write, replace};
-use crate::run::RunOptions;
+use crate::run::{RunOptions, trial_seed};
 use crate::study::{
     self, OwnPart, Part, PartContext, Reading, Setting as StudySetting, StudyPlan, StudyRow,
 };
@@ -294,7 +294,7 @@ impl BatchRunner<'_> {
                     protection,
                     repetition,
                     span,
-                    seed: self.seed.wrapping_add((first + index) as u64),
+                    seed: trial_seed(self.seed, (first + index) as u32),
                     dir: self.dir,
                     with_tshark: self.has_tshark && codec == CODECS[0],
                 },
