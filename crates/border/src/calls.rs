@@ -180,6 +180,16 @@ impl EarlyDialogs {
         }
     }
 
+    /// The unconfirmed answer of a dialog.
+    pub(crate) fn unconfirmed_of(
+        &self,
+        (leg, fork): (LegId, Option<Fork>),
+    ) -> Option<&UnconfirmedAnswer> {
+        let dialog = (leg, fork?);
+        let mut answers = self.unconfirmed.iter();
+        answers.find(|answer| answer.dialog == dialog)
+    }
+
     /// The unconfirmed answer of a dialog, which is being confirmed by its 2xx.
     pub(crate) fn take_unconfirmed(
         &mut self,

@@ -56,6 +56,7 @@ impl Border {
                 .location
                 .set_number_prefixes(config.number_prefixes());
             parts.admission.rate_limiter.lock().reload();
+            parts.admission.throttles.lock().rename(&renamed);
             parts.listeners.located_peers.lock().reload(&config);
             for admission in [
                 &mut parts.registrar.limiter,

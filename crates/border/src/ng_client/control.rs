@@ -1,5 +1,6 @@
 //! Calls whose media is relayed by media nodes: messages that wait for a reply, the replies, and timeouts.
 
+use crate::bodies::has_sdp;
 use crate::calls::key::{CallKey, CallSlot};
 use crate::components::{Calls, Components};
 use crate::ng_client::relay::{DeferredKind, DeferredMessage, MAX_DEFERRED, OfferResult, tag};
@@ -144,9 +145,14 @@ impl NodeControl<'_> {
             let existing = relay.result.is_some();
             if let (Ok(message), false) = (Message::parse(&waiting.bytes), existing) {
                 let exchange = self.parts.exchange_of(slot, &waiting.indication(&message));
+                let confirmed = self.confirmed_by(slot, &waiting, &message);
+                let confirmed = confirmed
+                    .as_deref()
+                    .and_then(|bytes| Message::parse(bytes).ok());
+                let described = confirmed.as_ref().unwrap_or(&message);
                 let asked = exchange.is_some_and(|exchange| {
                     self.parts
-                        .begin_exchange(slot, waiting.leg, exchange, &message)
+                        .begin_exchange(slot, waiting.leg, exchange, described)
                 });
                 if asked {
                     if let Some(relay) = self.parts.relay_mut(slot) {
@@ -163,6 +169,24 @@ impl NodeControl<'_> {
             }
         }
         self.calls().call_opened_hops(slot);
+    }
+
+    /// The reliable response whose answer a deferred 2xx without SDP confirms.
+    fn confirmed_by(
+        &self,
+        slot: CallSlot,
+        waiting: &DeferredMessage,
+        message: &Message<'_>,
+    ) -> Option<Box<[u8]>> {
+        let DeferredKind::Answered(fork) = waiting.kind else {
+            return None;
+        };
+        if has_sdp(message) {
+            return None;
+        }
+        let set_up = self.parts.calls.get(slot)?.kind.set_up()?;
+        let answer = set_up.early.unconfirmed_of((waiting.leg, fork))?;
+        Some(answer.response.clone())
     }
 
     /// Replays a deferred message.

@@ -450,6 +450,15 @@ impl Components {
                 };
                 Some((Side::Callee, role))
             }
+            // The answer was in a reliable response; since then the node may have that of another fork.
+            Indication::Answered { leg, fork, .. } => {
+                let set_up = call.kind.set_up()?;
+                let mut branches = set_up.branches.iter();
+                branches.find(|branch| branch.leg == leg && !branch.cancelled)?;
+                call.leg(Side::Caller)?;
+                set_up.early.unconfirmed_of((leg, fork))?;
+                Some((Side::Callee, SdpRole::Answer))
+            }
             Indication::Acked { leg, request } if has_sdp(request) => {
                 let from = call.side_of(leg)?;
                 let answers = relay.open_offer == Some(from.other());

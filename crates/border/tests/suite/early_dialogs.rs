@@ -1,6 +1,8 @@
 //! Calls that fork behind the border, while the caller has one early dialog: its requests go to the matching early
 //! dialog.
 
+use crate::ng_client::{self, World};
+use crate::ng_server_rig::port_of;
 use crate::virtual_network;
 
 use sip::{LegId, MessageContent};
@@ -356,6 +358,38 @@ fn caller_without_100rel_gets_a_reliable_answer_in_the_2xx() {
         }
         end(&mut net, alice, leg, "two");
     }
+}
+
+/// The same with media nodes: the node has the answer of the other fork when the 2xx comes.
+#[test]
+fn node_gets_the_reliable_answer_that_the_2xx_confirms() {
+    let config = ng_client::config("").replace("10.2.0.1:", "10.2.0.77:");
+    let mut world = World::new(&config);
+    let alice = world.alice;
+    let plain = [Edit::Remove(HeaderId::Supported)];
+    let content = MessageContent::sdp(SDP_A.as_bytes());
+    let net = &mut world.net;
+    let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &content.with(&plain));
+    net.run(Duration::from_millis(200));
+    let invite = asked(net, "INVITE");
+    let other = SDP_B
+        .replace("10.2.0.1", "10.2.0.3")
+        .replace("5000", "5003");
+    for (tag, sdp) in [("two", SDP_B), ("one", other.as_str())] {
+        reply(net, &invite, "183 Session Progress", tag, RELIABLE, sdp);
+        let prack = asked(net, "PRACK");
+        assert!(prack.contains(&format!("tag={tag}\r\n")), "{prack}");
+        reply(net, &prack, "200 OK", tag, "", "");
+    }
+    reply(net, &invite, "200 OK", "two", "", "");
+    let answered = net.find(alice, |event| *event == PhoneEvent::Answered);
+    let body = answered.body();
+    assert!(body.contains("192.0.2.101"), "{}", answered.text());
+    let port = format!("192.0.2.101:{}", port_of(&body));
+    net.media.clear();
+    assert!(reaches(net, &port, "10.2.0.1:5000"));
+    end(net, alice, leg, "two");
+    world.assert_quiet();
 }
 
 /// RFC 3262 section 3: without a description in its reliable response, the callee need not wait for the PRACK. The

@@ -110,6 +110,37 @@ fn calls_beyond_the_rate_of_a_trunk_go_to_the_next_one() {
     assert_eq!(call("sip:bob@192.0.2.1", 4), (6, 2, 2));
 }
 
+/// A reload puts a trunk in front of the others, so that their indices shift.
+#[test]
+fn reload_keeps_the_calls_that_a_trunk_got_in_the_last_second() {
+    let before = format!(
+        "{PLAIN}max_calls_per_s=3\n[[trunk]]\nname='spare'\ninterface='in'\ntarget='udp:10.2.0.2:5060'\n\
+         [[route]]\ntrunk=[{{name='pbx'}},{{name='spare',priority=1}}]\n"
+    );
+    let after = before.replacen(
+        "[[trunk]]",
+        "[[trunk]]\nname='new'\ninterface='in'\ntarget='udp:10.2.0.40:5060'\n[[trunk]]",
+        1,
+    );
+    let mut net = VirtualNetwork::new(&before, 1);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let first = net.phone("10.2.0.1:5060", busy());
+    let spare = net.phone("10.2.0.2:5060", busy());
+    let call = |net: &mut VirtualNetwork, times: usize| {
+        for _ in 0..times {
+            net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+        }
+        net.run(Duration::from_millis(300));
+        (offers(net, first), offers(net, spare))
+    };
+    assert_eq!(call(&mut net, 3), (3, 0));
+    let config = config::parse(&after, "more.toml").unwrap();
+    net.control(|border, now| border.reload(config, now));
+    assert_eq!(call(&mut net, 1), (3, 1), "three in a second");
+    net.run(seconds(1));
+    assert_eq!(call(&mut net, 1), (4, 1));
+}
+
 #[test]
 fn trunk_that_is_down_is_skipped_until_up() {
     let config = format!(

@@ -359,7 +359,8 @@ impl RecordFolder {
         }
         Ok(WrittenChunk {
             texts,
-            journal: String::new(),
+            // Until the journal is rewritten, which fails on a full disk: rotated files are not searched.
+            journal: written.keys().map(|id| super::ended_entry(id)).collect(),
         })
     }
 
@@ -668,6 +669,11 @@ mod tests {
         let (mut files, _) = RecordFolder::open(&spec, START).unwrap();
         let rest = files.take_interrupted();
         assert!(rest.texts.iter().all(String::is_empty), "{rest:?}");
+        drop(files);
+        // The journal was not rewritten, and the file with the records has been rotated.
+        std::fs::remove_file(folder.join("cdr.ndjson")).unwrap();
+        let (_, cut) = RecordFolder::open(&spec, START).unwrap();
+        assert!(cut.is_empty(), "a second record: {cut:?}");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 

@@ -69,7 +69,7 @@ const STALE_KEPT: Duration = Duration::from_secs(86_400);
 const STALE_WAIT: Duration = Duration::from_millis(1_800);
 /// Time for which they count as current then (RFC 8767 section 4).
 const STALE_LIFETIME: Duration = Duration::from_secs(30);
-/// Time for which questions go first to the server that answered when one before it was silent.
+/// Time for which questions go first to the server that answered when the first one was silent.
 const PREFERRED: Duration = Duration::from_secs(300);
 /// Questions of one lookup over all its evaluations, at most.
 const MAX_QUESTIONS: usize = 100;
@@ -174,6 +174,8 @@ struct Flight {
     /// Index of the server that is tried first.
     first: u32,
     tries: u32,
+    /// Whether the server that is tried first did not answer a datagram in time.
+    silent: bool,
     edns: bool,
     upper: u64,
     due: Time,
@@ -408,10 +410,11 @@ impl Resolver {
         }
     }
 
-    /// Has further questions go first to the server that answers this one, if one before it did not: otherwise each
-    /// lookup would wait for a server that is down, with NAPTR, SRV and addresses three times.
+    /// Has further questions go first to the server that answers this one, if the first one was silent: otherwise each
+    /// lookup would wait for a server that is down, with NAPTR, SRV and addresses three times. A refusal costs no time,
+    /// and the server that refuses one name may be the only one that has another.
     fn prefer_server_of(&mut self, id: u16, now: Time) {
-        let Some(flight) = self.flights.get(&id).filter(|flight| flight.tries > 1) else {
+        let Some(flight) = self.flights.get(&id).filter(|flight| flight.silent) else {
             return;
         };
         let mut servers = self.config.servers.iter();
@@ -569,6 +572,9 @@ impl Resolver {
             .map(|(id, _)| *id)
             .collect();
         for id in due {
+            if let Some(flight) = self.flights.get_mut(&id) {
+                flight.silent |= flight.tries == 1 && flight.stream.is_none();
+            }
             self.retry(id, now);
         }
         let waiting = |lookup: &Lookup| lookup.stale_at.is_some_and(|at| at <= now);
@@ -670,6 +676,7 @@ impl Resolver {
             server,
             first,
             tries: 0,
+            silent: false,
             edns: true,
             upper: 0,
             due: now,

@@ -1,6 +1,7 @@
 //! Overload control between neighbours (RFC 7339, RFC 7415): loss feedback for neighbours that request it, and
 //! throttling of new calls to trunks by their feedback.
 
+use crate::index_remap::IndexRemap;
 use crate::policy::TrunkTarget;
 use config::TrunkId;
 use core::time::Duration;
@@ -184,10 +185,17 @@ impl Throttles {
         sent.push_back(now);
     }
 
-    /// Removes all feedback and counts: trunk indices have changed.
+    /// Removes all feedback: trunk indices have changed.
     pub fn clear(&mut self) {
         self.targets.clear();
-        self.calls.clear();
+    }
+
+    /// Applies the new trunk indices after a reload, once for all workers: the calls of the last second still count.
+    pub(crate) fn rename(&mut self, renamed: &IndexRemap) {
+        let calls = std::mem::take(&mut self.calls).into_iter();
+        self.calls = calls
+            .filter_map(|(trunk, sent)| Some((renamed.trunk(trunk)?, sent)))
+            .collect();
     }
 }
 

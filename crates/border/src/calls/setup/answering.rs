@@ -364,7 +364,12 @@ impl Calls<'_> {
         answer: &UnconfirmedAnswer,
         sdp: &mut Vec<u8>,
     ) -> Result<Carried, AnchorError> {
-        let is_anchored = self.parts.calls.media_mut(slot).is_some();
+        // By the border or a node.
+        let is_anchored = self
+            .parts
+            .calls
+            .get(slot)
+            .is_some_and(|call| call.media.is_some());
         match Message::parse(&answer.response) {
             // The media may be at another early dialog since then.
             Ok(response) if is_anchored => {

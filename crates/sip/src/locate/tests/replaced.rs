@@ -193,3 +193,33 @@ fn questions_go_to_the_server_that_answers() {
     // From time to time the first one is tried again.
     assert_eq!(asked("c", 400), [SERVERS[0], SERVERS[1]]);
 }
+
+/// A refusal of one name, or a failure for it, moves the questions for other names to no other server, which may not
+/// have them: an internal server that is authoritative only, before a public one.
+#[test]
+fn refused_question_moves_no_other_one() {
+    let mut resolver = resolver(|config| config.ipv6 = false);
+    let zone = &mut Zone::default();
+    zone.a("carrier.example.com", [192, 0, 2, 1])
+        .a("pbx.example.com", [192, 0, 2, 2]);
+    let mut asked = |host: &str| {
+        let uri = format!("sip:{host}.example.com:5060");
+        let pending = resolver.locate(request(&uri), Time::ZERO);
+        assert!(matches!(pending, LookupStart::Pending(_)));
+        let mut servers = Vec::new();
+        while let Some(query) = resolver.next_query() {
+            servers.push(query.server.to_string());
+            let refuses = host == "carrier" && servers.len() == 1;
+            let answer = match refuses {
+                true => server_failure(&query),
+                false => zone.answer(&query.bytes),
+            };
+            resolver.answer(query.server, &answer, Time::ZERO).unwrap();
+        }
+        let outcome = resolver.next_outcome().expect("an outcome");
+        assert!(outcome.targets.is_ok());
+        servers
+    };
+    assert_eq!(asked("carrier"), [SERVERS[0], SERVERS[1]]);
+    assert_eq!(asked("pbx"), [SERVERS[0]]);
+}
