@@ -632,7 +632,7 @@ impl CallMedia {
         }
     }
 
-    /// Number and both sides of each line.
+    /// Number and both sides of each line, with the ports that are in force.
     pub fn line_views(&self) -> impl Iterator<Item = (usize, [LineSideView; 2])> {
         let view = |side: &LineSide| LineSideView {
             rtp: side.pair.rtp(),
@@ -644,11 +644,9 @@ impl CallMedia {
         };
         let lines = self.lines.iter().enumerate();
         lines.filter_map(move |(index, line)| {
-            let line = line.as_ref().filter(|line| !line.rejected)?;
-            let [caller, callee] = line.sides.as_slice() else {
-                return None;
-            };
-            Some((index, [view(caller), view(callee)]))
+            line.as_ref().filter(|line| !line.rejected)?;
+            let view = |number| self.side_in_force(index, number).map(view);
+            Some((index, [view(0)?, view(1)?]))
         })
     }
 
@@ -660,10 +658,10 @@ impl CallMedia {
     /// Encodings of dynamic payload types, by the side that sends them.
     pub fn encodings(&self) -> Encodings {
         let mut found = Encodings::new();
-        for (index, line) in self.lines.iter().enumerate() {
+        for index in 0..self.lines.len() {
             for side in Side::BOTH {
                 let of = |side: Side| {
-                    let own = line.as_ref().and_then(|line| line.sides.get(side.index()));
+                    let own = self.side_in_force(index, side.index());
                     own.map_or(&[][..], |own| &own.encodings)
                 };
                 // A side sends by the description that it received: the other side's, or ours with transcoding.
@@ -776,6 +774,7 @@ impl CallMedia {
         offered: &MediaFacts,
         answered: &MediaFacts,
     ) {
+        self.forget_previous_party(index);
         let Some(Some(line)) = self.lines.get_mut(index) else {
             return;
         };

@@ -40,6 +40,47 @@ impl PreviousSide {
             PreviousLine::Security(security) => security.as_deref_mut(),
         })
     }
+
+    /// Its replaced ports, with side and line.
+    fn ports_mut(&mut self) -> impl Iterator<Item = (Side, usize, &mut LineSide)> {
+        let side = self.side;
+        let lines = self.lines.iter_mut().enumerate();
+        lines.filter_map(move |(index, line)| match line {
+            Some(PreviousLine::Ports(own)) => Some((side, index, &mut **own)),
+            Some(PreviousLine::Security(_)) | None => None,
+        })
+    }
+
+    /// Its replaced ports.
+    fn ports(&self) -> impl Iterator<Item = &LineSide> {
+        self.lines.iter().flatten().filter_map(|line| match line {
+            PreviousLine::Ports(own) => Some(&**own),
+            PreviousLine::Security(_) => None,
+        })
+    }
+}
+
+/// Previous ports that are in force until an answer, with side and line.
+pub(super) fn ports_in_force_mut(
+    previous: Option<&mut PreviousSides>,
+) -> impl Iterator<Item = (Side, usize, &mut LineSide)> {
+    let previous = previous.into_iter().flat_map(|sides| sides.iter_mut());
+    let previous = previous.filter(|old| !old.answered);
+    previous.flat_map(PreviousSide::ports_mut)
+}
+
+/// The same for reading.
+pub(super) fn ports_in_force(previous: Option<&PreviousSides>) -> impl Iterator<Item = &LineSide> {
+    let previous = previous.into_iter().flat_map(|sides| sides.iter());
+    let previous = previous.filter(|old| !old.answered);
+    previous.flat_map(PreviousSide::ports)
+}
+
+impl LineSide {
+    /// Another party has the side: the address was that of the previous one.
+    fn forget_address(&mut self) {
+        (self.signalled_rtp, self.signalled_rtcp) = (None, None);
+    }
 }
 
 /// The party of a side after a change of its parameters.
@@ -215,6 +256,26 @@ impl CallMedia {
         }
     }
 
+    /// The side of a line whose ports are in force.
+    pub(super) fn side_in_force(&self, index: usize, number: usize) -> Option<&LineSide> {
+        let line = self.lines.get(index)?.as_ref()?;
+        Some(self.in_force(index, number, line.sides.get(number)?).0)
+    }
+
+    /// Forgets the address of the previous party on a line that the answer of another party is about to put into force:
+    /// a description with a zero address names none.
+    pub(super) fn forget_previous_party(&mut self, index: usize) {
+        let previous = self.previous_sides.iter().flat_map(|sides| sides.iter());
+        for old in previous.filter(|old| !old.answered) {
+            if let Some(Some(PreviousLine::Security(_))) = old.lines.get(index)
+                && let Some(Some(line)) = self.lines.get_mut(index)
+                && let Some(own) = line.sides.get_mut(old.side.index())
+            {
+                own.forget_address();
+            }
+        }
+    }
+
     /// Notes the answer to an offer, which puts a tentative change into force.
     pub(super) fn side_answered(&mut self) {
         let sides = self
@@ -235,18 +296,26 @@ impl CallMedia {
             .flat_map(|sides| *sides)
         {
             let PreviousSide {
-                side, media, lines, ..
+                side,
+                media,
+                lines,
+                answered,
             } = previous;
             for (index, old) in lines.into_iter().enumerate() {
                 match old {
                     Some(PreviousLine::Ports(old)) => drop_side(plane, media.pool, *old),
-                    Some(PreviousLine::Security(Some(mut old))) => {
-                        let line = self.lines.get(index).and_then(Option::as_ref);
-                        if let Some(own) = line.and_then(|line| line.sides.get(side.index())) {
+                    Some(PreviousLine::Security(old)) => {
+                        let line = self.lines.get_mut(index).and_then(Option::as_mut);
+                        let own = line.and_then(|line| line.sides.get_mut(side.index()));
+                        let Some(own) = own else { continue };
+                        if !answered {
+                            own.forget_address();
+                        }
+                        if let Some(mut old) = old {
                             old.close(own.rtp, &mut plane.keying.datagrams);
                         }
                     }
-                    Some(PreviousLine::Security(None)) | None => {}
+                    None => {}
                 }
             }
         }

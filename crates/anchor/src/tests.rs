@@ -129,6 +129,33 @@ fn hold_by_zero_address_keeps_the_source_of_media() {
     }
 }
 
+/// A party on hold that replaces another one names no address, and does not get that of the other one.
+#[test]
+fn zero_address_of_another_party_is_none() {
+    for tentative in [true, false] {
+        let (mut plane, mut call) = (plane(10), call());
+        let (offer, answer) = (audio(OFFER), audio(ANSWER));
+        let held = answer.replace("c=IN IP4 10.0.0.2", "c=IN IP4 0.0.0.0");
+        for (answer, named) in [(&answer, true), (&held, false)] {
+            let mut out = Vec::new();
+            call.offer(&mut plane, Side::Caller, offer.as_bytes(), &mut out)
+                .unwrap();
+            call.answer(&mut plane, Side::Callee, answer.as_bytes(), false, &mut out)
+                .unwrap();
+            let side = &last_plan(&plane).flows[0].sides[1];
+            assert_eq!(side.signalled_rtp.is_some(), named, "{tentative}");
+            assert_eq!(side.signalled_rtcp.is_some(), named, "{tentative}");
+            call.keep_side(&mut plane);
+            let media = call.side(Side::Callee).clone();
+            match tentative {
+                true => call.try_side(&mut plane, Side::Callee, media).unwrap(),
+                false => call.change_side(&mut plane, Side::Callee, media).unwrap(),
+            }
+        }
+        call.release(&mut plane);
+    }
+}
+
 /// The parties move to other interfaces: media has its ports until the answer, and keeps them after a refusal.
 #[test]
 fn other_ports_of_both_sides_are_in_force_with_the_answer() {
@@ -167,11 +194,18 @@ fn other_ports_of_both_sides_are_in_force_with_the_answer() {
         flow.sides.each_ref().map(|side| side.rtp)
     };
     let first = sockets(&plane);
+    let ports = |call: &CallMedia| {
+        let (_, views) = call.line_views().next().unwrap();
+        views.map(|view| view.rtp)
+    };
+    let first_ports = ports(&call);
     for refused in [true, false] {
         call.update_sides(&mut plane, swapped.clone()).unwrap();
         offers(&mut call, &mut plane);
         call.send_plan(&mut plane);
         assert_eq!((sockets(&plane), plane.ports_in_use()), (first, 4));
+        // Recordings and queries have the ports that media has.
+        assert_eq!(ports(&call), first_ports);
         if refused {
             call.abandon(&mut plane);
             call.restore_side(&mut plane);
@@ -182,6 +216,7 @@ fn other_ports_of_both_sides_are_in_force_with_the_answer() {
     }
     answers(&mut call, &mut plane);
     assert!(sockets(&plane).iter().all(|socket| !first.contains(socket)));
+    assert!(ports(&call).iter().all(|port| !first_ports.contains(port)));
     call.keep_side(&mut plane);
     assert_eq!(plane.ports_in_use(), 2);
     // The callee's new pool is exhausted: the caller keeps its ports, too.

@@ -488,7 +488,7 @@ impl NgServer {
             }
             PortReplacement::Exhausted(pool) => {
                 self.ports_exhausted(pool, String::new());
-                self.end_branch(session, "media port");
+                self.refuse_ports(session);
             }
             PortReplacement::Announced => {
                 self.counters.ports_exhausted += 1;

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Associations of other early dialogs that are kept for one side.
+/// Associations of other early dialogs that are kept for one side. Not more than the forwarder keeps (`MAX_PREVIOUS` in
+/// the crate `media`).
 const MAX_EARLY: usize = 4;
 
 /// A DTLS association, or the known parameters of a future one.

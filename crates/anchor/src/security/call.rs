@@ -7,6 +7,7 @@ use super::side::{
 };
 use crate::Side;
 use crate::sdp::{LineTransport, ParsedLines, parse_media};
+use crate::side_change::{ports_in_force, ports_in_force_mut};
 use crate::{AnchorError, AnchoredLine, CallMedia, LineSide, MediaPlane, OpenOffer};
 use codec::kind::Kind;
 use config::{Keying, MediaSecurity, Mux};
@@ -438,31 +439,36 @@ impl CallMedia {
         let latching = self.sides.each_ref().map(|side| side.latching);
         let mut events: SmallVec<[(Side, usize, SecurityEvent); 2]> = SmallVec::new();
         let mut changed = false;
-        for (index, line) in self.lines.iter_mut().enumerate() {
-            let Some(line) = line else { continue };
-            for ((side, own), latching) in [Side::Caller, Side::Callee]
-                .into_iter()
-                .zip(&mut line.sides)
-                .zip(latching)
-            {
-                let local = MediaEndpoint {
-                    socket: own.rtp,
-                    signalled: own.signalled_rtp,
-                    latching,
-                };
-                let Some(security) = own
-                    .security
-                    .as_deref_mut()
-                    .filter(|security| security.receives_stun_or_dtls())
-                else {
-                    continue;
-                };
-                let mut context = plane.keying.context();
-                let mut output = SecurityOutput::default();
-                action(security, &local, &mut output, &mut context);
-                changed |= output.changed;
-                events.extend(output.events.into_iter().map(|event| (side, index, event)));
-            }
+        let lines = self.lines.iter_mut().enumerate();
+        let lines = lines.filter_map(|(index, line)| Some((index, line.as_mut()?)));
+        let sides = lines.flat_map(|(index, line)| {
+            let sides = Side::BOTH.into_iter().zip(&mut line.sides);
+            sides.map(move |(side, own)| (side, index, own))
+        });
+        // Ports that a further offer replaces have media until its answer, and the peer's checks of consent (RFC 7675).
+        let previous = ports_in_force_mut(self.previous_sides.as_deref_mut());
+        for (side, index, own) in sides.chain(previous) {
+            let [caller, callee] = latching;
+            let local = MediaEndpoint {
+                socket: own.rtp,
+                signalled: own.signalled_rtp,
+                latching: match side {
+                    Side::Caller => caller,
+                    Side::Callee => callee,
+                },
+            };
+            let Some(security) = own
+                .security
+                .as_deref_mut()
+                .filter(|security| security.receives_stun_or_dtls())
+            else {
+                continue;
+            };
+            let mut context = plane.keying.context();
+            let mut output = SecurityOutput::default();
+            action(security, &local, &mut output, &mut context);
+            changed |= output.changed;
+            events.extend(output.events.into_iter().map(|event| (side, index, event)));
         }
         for (side, line, event) in events {
             // Without keys the media of an established line cannot continue.
@@ -487,6 +493,7 @@ impl CallMedia {
     fn request_timeout(&mut self, plane: &mut MediaPlane) {
         let mut due: Option<Time> = None;
         let sides = self.lines.iter().flatten().flat_map(|line| &line.sides);
+        let sides = sides.chain(ports_in_force(self.previous_sides.as_deref()));
         for security in sides.filter_map(|side| side.security.as_deref()) {
             if let Some(at) = security.next_deadline(plane.keying.now) {
                 due = Some(due.map_or(at, |due| due.min(at)));
@@ -501,7 +508,8 @@ impl CallMedia {
 
     /// Registers for STUN and DTLS on the call's ports.
     pub(crate) fn claim_sockets(&self, plane: &mut MediaPlane) {
-        for side in self.lines.iter().flatten().flat_map(|line| &line.sides) {
+        let sides = self.lines.iter().flatten().flat_map(|line| &line.sides);
+        for side in sides.chain(ports_in_force(self.previous_sides.as_deref())) {
             if side
                 .security
                 .as_ref()

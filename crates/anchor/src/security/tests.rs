@@ -120,7 +120,7 @@ impl MediaRig {
     }
 
     fn socket(&self, side: Side) -> SocketId {
-        self.call.lines[0].as_ref().unwrap().sides[side.index()].rtp
+        self.call.side_in_force(0, side.index()).unwrap().rtp
     }
 
     /// Sends a packet from a side; returns the forwarded packet or the drop reason.

@@ -491,11 +491,21 @@ fn new_association_resets_rollover_counters() {
     assert!(pass(&mut forwarder, A, PHONE, &new).is_ok());
 }
 
-/// An early dialog, another one with keys of its own, without keys or in the clear, and the final answer of the first.
+/// An early dialog, others with keys of their own, without keys or in the clear, and the final answer of the first.
 #[test]
 fn returning_association_continues_its_indices() {
     let suite = Suite::AesCm128HmacSha1_80;
-    for other in [keys(suite, 11, 2).0, Protection::Pending, Protection::None] {
+    let mut contacts = Vec::new();
+    for association in 2..=5 {
+        contacts.push(Protection::Pending);
+        contacts.push(keys(suite, 10 * u64::from(association), association).0);
+    }
+    for others in [
+        vec![keys(suite, 11, 2).0],
+        vec![Protection::Pending],
+        vec![Protection::None],
+        contacts,
+    ] {
         let (first, mut phone) = keys(suite, 1, 1);
         let mut forwarder = with(plan(first.clone(), Protection::None));
         let mut talk = |forwarder: &mut Forwarder, sequence: u16| {
@@ -509,7 +519,7 @@ fn returning_association_continues_its_indices() {
         for sequence in [65_535, 0] {
             talk(&mut forwarder, sequence);
         }
-        for protection in [other, first] {
+        for protection in others.into_iter().chain([first]) {
             let update = MediaCommand::Update(Box::new(plan(protection, Protection::None)));
             forwarder.command(update, Time::ZERO);
         }

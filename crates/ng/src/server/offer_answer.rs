@@ -225,6 +225,18 @@ impl NgServer {
         self.reply_to(&deferred.requester, &reply);
     }
 
+    /// The ports of an offer cannot be opened: media keeps its previous ones, or the call ends if it has none.
+    pub(super) fn refuse_ports(&mut self, session: u64) {
+        let branch = self.branches.get_mut(session);
+        let Some(branch) = branch.filter(|branch| branch.media.is_changing()) else {
+            return self.end_branch(session, "media port");
+        };
+        branch.undo_change(&mut self.plane);
+        if let Some(deferred) = branch.deferred.take() {
+            self.reply_to(&deferred.requester, &error("no media port left"));
+        }
+    }
+
     /// The text of an error; exhausted ports are counted and reported.
     fn anchor_error(&mut self, reason: AnchorError, interface: String) -> CommandError {
         if let AnchorError::Exhausted(pool) = reason {

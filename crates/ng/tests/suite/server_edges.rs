@@ -108,6 +108,41 @@ fn offer_over_other_interfaces_changes_ports_with_its_answer() {
     rig.assert_quiet();
 }
 
+/// The ports of a further offer are in use by another program: the offer is refused, and the call keeps its ports.
+#[test]
+fn further_offer_whose_ports_are_in_use_leaves_the_call() {
+    let mut rig = Rig::new(CONFIG);
+    let (towards_a, towards_b) = call(&mut rig);
+    let free = (20_000..20_040).map(|port| addr(&format!("192.0.2.1:{port}")));
+    rig.occupied = free.collect();
+    let why = rig.refusal(&[
+        ("command", "offer"),
+        ("call-id", "call"),
+        ("from-tag", "a"),
+        ("to-tag", "b"),
+        ("direction", "[inside,outside]"),
+        ("sdp", &plain_a()),
+    ]);
+    assert_eq!(why, "no media port left");
+    rig.pass(Duration::from_secs(5));
+    let to_b = rig.send(A, &towards_a, &rtp(7, 1));
+    assert_eq!(to_b.map(|(to, _)| to), Some(addr(B)));
+    let to_a = rig.send(B, &towards_b, &rtp(9, 1));
+    assert_eq!(to_a.map(|(to, _)| to), Some(addr(A)));
+    // A further offer over the same interfaces needs no other ports.
+    let again = rig.offer(&plain_a(), &[("to-tag", "b")]);
+    assert_eq!(format!("198.51.100.1:{}", port_of(&again)), towards_b);
+    rig.answer(&plain_b(), &[]);
+    let delete = [
+        ("command", "delete"),
+        ("call-id", "call"),
+        ("from-tag", "a"),
+        ("delete-delay", "0"),
+    ];
+    assert_eq!(text(&rig.ask(&command(&delete)), "result"), "ok");
+    rig.assert_quiet();
+}
+
 /// One call more than recordings are allowed.
 #[test]
 fn command_is_refused_that_cannot_be_recorded() {

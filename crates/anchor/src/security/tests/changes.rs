@@ -79,6 +79,39 @@ fn fax_beside_ice_uses_the_signalled_address_and_audio_the_nominated_one() {
     }
 }
 
+/// Without answers to its checks of consent (RFC 7675), a browser would stop sending to the ports in force.
+#[test]
+fn replaced_ports_answer_checks_until_the_answer() {
+    let mut rig = with_dtls(security(SrtpPolicy::Require, Keying::Dtls, true), None);
+    let mut browser = WebRtcPeer::new();
+    let attributes = browser.attributes("actpass", "brow");
+    let attributes: Vec<&str> = attributes.iter().map(String::as_str).collect();
+    let audio = sdp(1, 9, "UDP/TLS/RTP/SAVPF", &attributes);
+    rig.offer(Side::Caller, &audio).unwrap();
+    let plain = sdp(2, 5000, "RTP/AVP", &[]);
+    let answer = rig.answer(Side::Callee, &plain, false).unwrap();
+    browser.check(&mut rig, Side::Caller, &answer, "brow");
+    browser.handshake(&mut rig, Side::Caller, &answer);
+    browser.talk(&mut rig, Side::Caller, 1);
+    let moved = MediaSide {
+        pool: 1,
+        advertised: IpAddr::from([192, 0, 2, 2]),
+        ..rig.call.side(Side::Caller).clone()
+    };
+    let sides = [moved, rig.call.side(Side::Callee).clone()];
+    rig.call.update_sides(&mut rig.plane, sides).unwrap();
+    rig.offer(Side::Caller, &audio).unwrap();
+    assert!(rig.call.is_changing());
+    browser.check(&mut rig, Side::Caller, &answer, "brow");
+    browser.talk(&mut rig, Side::Caller, 2);
+    // The offer is refused.
+    rig.call.abandon(&mut rig.plane);
+    rig.call.restore_side(&mut rig.plane);
+    rig.drain();
+    browser.check(&mut rig, Side::Caller, &answer, "brow");
+    browser.talk(&mut rig, Side::Caller, 3);
+}
+
 #[test]
 fn audio_in_a_line_that_began_as_fax_follows_the_policy() {
     let mut rig = MediaRig::new(sdes_side(SrtpPolicy::Require), None);
