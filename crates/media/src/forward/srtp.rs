@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 /// Synchronisation sources of one side and direction: every transfer and every announcement may bring another one.
 const MAX_SSRCS: usize = 256;
-/// Previous associations of a side whose contexts are kept: those of other early dialogs of the call. Not fewer than the
-/// control side returns to (`MAX_EARLY` in the crate `anchor`).
+/// Previous associations of a side whose contexts are kept: those of other early dialogs of the call. Not fewer than
+/// the control side returns to (`MAX_EARLY` in the crate `anchor`).
 const MAX_PREVIOUS: usize = 4;
 
 /// Media security of a side.
