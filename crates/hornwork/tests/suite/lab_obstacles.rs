@@ -114,8 +114,8 @@ fn study_leaves_the_network_as_it_was_and_names_a_tunnel_that_dies() {
     let script = format!(
         "{STATE}
         REAL=$(command -v openvpn)
-        printf '#!/bin/sh\\ncase \"$1\" in --genkey) exec %s \"$@\";; esac\\n%s \"$@\" &\\nP=$!\\nsleep 4\\nkill -9 $P\\necho lost my mind\\nexit 7\\n' \
-            $REAL $REAL >programs/openvpn
+        printf '#!/bin/sh\\ncase \"$1\" in --genkey) exec %s \"$@\";; esac\\n%s \"$@\" &\\nP=$!\\necho $P >>%s/pids\\nsleep 4\\nkill -9 $P\\necho lost my mind\\nexit 7\\n' \
+            $REAL $REAL $PWD >programs/openvpn
         chmod +x programs/openvpn
         $HW lab run study-c --quick --out killed >/dev/null 2>killed.log & P=$!
         await killed.log '^\\[1/' $P
@@ -132,6 +132,8 @@ fn study_leaves_the_network_as_it_was_and_names_a_tunnel_that_dies() {
         # Programs of the last cells end with them.
         sleep 0.5
         state >after
+        # The tunnels that the scripts started outlive them.
+        for p in $(cat pids); do grep -qx openvpn /proc/$p/comm 2>/dev/null && kill -9 $p || true; done
         "
     );
     if in_namespaces(&folder, &script).is_none() {
