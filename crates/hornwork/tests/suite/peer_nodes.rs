@@ -312,7 +312,10 @@ fn intervals_of_quality_come_from_rtpengine() {
         };
         let id = trace(&["--number", "600"])[0]["call_id"].clone();
         let call = trace(&[id.as_str().unwrap_or("none")]);
-        if call["state"] == "ended" {
+        // The figures of the whole call come with the node's answer to `delete`, which may be stored after the end.
+        let events = call["events"].as_array();
+        let mut events = events.into_iter().flatten();
+        if call["state"] == "ended" && events.any(|event| event["event"] == "call_media") {
             break call;
         }
         assert!(Instant::now() < end, "{call:#}\n{}", border.log());
