@@ -210,7 +210,8 @@ impl Run {
     /// Runs one test program, and its failed tests again.
     fn program(&mut self, program: &Program) -> Result<(), String> {
         if !self.arguments.is_empty() {
-            return self.runs(program, "", &[self.arguments.clone()]);
+            let arguments = [self.arguments.clone()];
+            return self.runs(program, "", &arguments);
         }
         let names = names(program)?;
         let runs = self.schedule.runs(&program.name, &names, Part::Beside);

@@ -279,6 +279,9 @@ struct ForwardedOffer {
     added_events: SmallVec<[PayloadClock; 2]>,
 }
 
+/// Payload types in the descriptions of a side, with their meaning; `None`: another codec.
+type DescribedTypes = SmallVec<[(u8, Option<AssignedType>); 8]>;
+
 /// Codec state of a line.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct CodecLine {
@@ -293,8 +296,8 @@ struct CodecLine {
     reported: Option<[Kind; 2]>,
     /// Payload types that we assigned towards each side.
     assigned: [SmallVec<[(u8, AssignedType); 4]>; 2],
-    /// Payload types in the descriptions of each side; `None`: another codec.
-    described: [SmallVec<[(u8, Option<AssignedType>); 8]>; 2],
+    /// Those of each side.
+    described: [DescribedTypes; 2],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -384,8 +384,8 @@ mod tests {
         let mut one = start();
         kill(one.id()).unwrap();
         assert!(!one.wait().unwrap().success());
-        // Its descendant is left.
-        signal_group(&one, EndSignal::Kill).unwrap();
+        // Its descendant is left, if it had one already.
+        let _ = signal_group(&one, EndSignal::Kill);
         // Beyond the largest process number of Linux.
         assert!(kill(4_194_305).is_err());
     }
