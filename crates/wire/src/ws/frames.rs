@@ -365,7 +365,8 @@ impl FrameDecoder {
     }
 
     /// Processes all complete frames: returns their length, and whether the last one closed the WebSocket. Of several
-    /// pings only the last is answered (RFC 6455 section 5.5.3), so that replies do not grow with the received bytes.
+    /// pings only the last is answered (RFC 6455 section 5.5.3), so that replies do not grow with the received bytes; it
+    /// is answered before an error behind it closes the WebSocket.
     fn frames(
         &mut self,
         bytes: &mut [u8],
@@ -373,17 +374,37 @@ impl FrameDecoder {
         ends: &mut Vec<usize>,
         reply: &mut Reply<'_>,
     ) -> Result<(usize, bool), WsError> {
+        let mut ping = None;
+        let result = self.walk(bytes, messages, ends, reply.masks.is_none(), &mut ping);
+        if let Some(payload) = ping.and_then(|place| bytes.get(place)) {
+            reply.write(10, payload);
+        }
+        let (used, closed) = result?;
+        let closed = closed.and_then(|place| bytes.get(place));
+        closed.map_or(Ok(()), |payload| answer_close(payload, reply))?;
+        Ok((used, closed.is_some()))
+    }
+
+    /// Walks over all complete frames: returns their length and the payload of a close frame; the payload of the last
+    /// ping is left in `ping`, after an error too.
+    fn walk(
+        &mut self,
+        bytes: &mut [u8],
+        messages: &mut Vec<u8>,
+        ends: &mut Vec<usize>,
+        masked: bool,
+        ping: &mut Option<Range<usize>>,
+    ) -> Result<(usize, Option<Range<usize>>), WsError> {
         let mut used = 0;
-        let mut ping: Option<Range<usize>> = None;
-        let closed = loop {
+        loop {
             let rest = bytes.get_mut(used..).unwrap_or_default();
-            let Some(head) = parse(rest, reply.masks.is_none())? else {
-                break None;
+            let Some(head) = parse(rest, masked)? else {
+                return Ok((used, None));
             };
             self.check(&head)?;
             let end = head.size + head.length;
             let Some(payload) = rest.get_mut(head.size..end) else {
-                break None;
+                return Ok((used, None));
             };
             if let Some(mask) = head.mask {
                 apply(mask, payload);
@@ -391,21 +412,15 @@ impl FrameDecoder {
             let place = used + head.size..used + end;
             used += end;
             match head.opcode {
-                8 => break Some(place),
+                8 => return Ok((used, Some(place))),
                 9 => {
                     self.pinged = true;
-                    ping = Some(place);
+                    *ping = Some(place);
                 }
                 10 => {}
                 _ => self.data(&head, payload, messages, ends)?,
             }
-        };
-        if let Some(payload) = ping.and_then(|place| bytes.get(place)) {
-            reply.write(10, payload);
         }
-        let closed = closed.and_then(|place| bytes.get(place));
-        closed.map_or(Ok(()), |payload| answer_close(payload, reply))?;
-        Ok((used, closed.is_some()))
     }
 
     /// Validates a frame by its header.
@@ -444,12 +459,12 @@ impl FrameDecoder {
         let start = messages.len();
         messages.extend_from_slice(&first);
         messages.extend_from_slice(payload);
-        let write_unfragmented = messages.get(start..).unwrap_or_default();
-        if kind == FrameKind::Text && std::str::from_utf8(write_unfragmented).is_err() {
+        let whole = messages.get(start..).unwrap_or_default();
+        if kind == FrameKind::Text && std::str::from_utf8(whole).is_err() {
             messages.truncate(start);
             return Err(WsError::NotText);
         }
-        if !write_unfragmented.is_empty() {
+        if !whole.is_empty() {
             ends.push(messages.len());
         }
         Ok(())

@@ -54,7 +54,7 @@ fn fuzz_client(size: usize, data: &[u8]) {
 }
 
 /// Messages, replies and result of `data` in pieces of `size`, from a client or a `server`.
-fn decoded(data: &[u8], size: usize, server: bool) -> (Vec<Vec<u8>>, Vec<u8>, String) {
+fn decoded(data: &[u8], size: usize, server: bool) -> (Vec<Vec<u8>>, Replies, String) {
     const LIMIT: usize = 2_000;
     let mut decoder = FrameDecoder::new(LIMIT);
     let (mut messages, mut reply) = (Vec::new(), Vec::new());
@@ -91,5 +91,32 @@ fn decoded(data: &[u8], size: usize, server: bool) -> (Vec<Vec<u8>>, Vec<u8>, St
             break;
         }
     }
-    (messages, reply, outcome)
+    (messages, replies(&reply, server), outcome)
+}
+
+/// The payloads of the last pong and of the close frame.
+type Replies = (Option<Vec<u8>>, Option<Vec<u8>>);
+
+/// Reads replies, and takes masks away. Their number depends on the segmentation: of pings that arrive together the
+/// last is answered.
+fn replies(mut bytes: &[u8], masked: bool) -> Replies {
+    let (mut pong, mut close) = (None, None);
+    while let [first, second, rest @ ..] = bytes {
+        assert!(close.is_none(), "a frame after the close frame");
+        let size = usize::from(second & 0x7f);
+        assert!(size <= 125, "a reply is a control frame");
+        assert_eq!(second & 0x80 != 0, masked, "clients mask, servers do not");
+        let (mask, rest) = rest.split_at(if masked { 4 } else { 0 });
+        let (payload, rest) = rest.split_at(size);
+        let masks = mask.iter().cycle().chain(core::iter::repeat(&0));
+        let payload = payload.iter().zip(masks).map(|(byte, mask)| byte ^ mask);
+        match first {
+            0x8a => pong = Some(payload.collect()),
+            0x88 => close = Some(payload.collect()),
+            other => panic!("a reply with the first byte {other:#x}"),
+        }
+        bytes = rest;
+    }
+    assert!(bytes.is_empty(), "an incomplete reply");
+    (pong, close)
 }

@@ -254,6 +254,19 @@ fn fragments_are_joined_and_interleaved_pings_answered() {
 }
 
 #[test]
+fn ping_is_answered_before_the_error_behind_it() {
+    let bytes = [masked(0x89, b"alive"), masked(0x80, b"no message began")].concat();
+    for piece in [bytes.len(), 1] {
+        let outcome = decode(&bytes, 100, piece);
+        assert_eq!(outcome.result, Err(WsError::Order));
+        assert_eq!(
+            outcome.reply,
+            [b"\x8a\x05alive".as_slice(), b"\x88\x02\x03\xea"].concat()
+        );
+    }
+}
+
+#[test]
 fn of_several_pings_in_one_read_the_last_is_answered() {
     let pings = masked(0x89, &[0; 125]).repeat(500);
     let bytes = [pings, masked(0x89, b"last"), masked(0x81, b"hello")].concat();
