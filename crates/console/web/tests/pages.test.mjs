@@ -208,6 +208,39 @@ test('ten thousand messages: few elements, smooth scrolling', async () => {
   });
 });
 
+test('results of an earlier search do not take the focus', async () => {
+  await using({}, {}, async ({ page, go }) => {
+    // The browser tells the page of its new route late, and the first search is answered in between.
+    await page.addInitScript(() => {
+      addEventListener('hashchange', (event) => {
+        if (event.isTrusted && location.hash.includes('number=')) {
+          event.stopImmediatePropagation();
+          window.change = () => dispatchEvent(new HashChangeEvent('hashchange'));
+        }
+      });
+    });
+    let release;
+    const asked = new Promise((resolve) => (release = resolve));
+    await page.route('**/api/v1/calls?*', async (route) => {
+      if (!route.request().url().includes('number=603')) await asked;
+      await route.continue();
+    });
+    await go('#/overview');
+    await page.keyboard.press('/');
+    await page.waitForFunction(() => document.activeElement?.id === 'f-number');
+    await page.keyboard.type('603');
+    await page.keyboard.press('Enter');
+    await page.waitForFunction(() => window.change !== undefined);
+    release();
+    await page.waitForSelector('a.row');
+    await page.evaluate(() => window.change());
+    await page.waitForFunction(() => document.activeElement?.matches('a.row'));
+    await page.waitForFunction(() => [...document.querySelectorAll('tbody tr')].every((row) => row.textContent.includes('603')));
+    await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
+    assert.ok(await page.evaluate(() => document.activeElement?.matches('a.row')), 'the focus is on a result');
+  });
+});
+
 test('keyboard from search to call to message', async () => {
   await using({}, {}, async ({ page, go }, mock) => {
     await go('#/overview');

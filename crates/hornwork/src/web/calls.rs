@@ -689,9 +689,15 @@ mod tests {
             },
         ];
         let operator = caller(ConsoleRole::Operator);
+        // The program timed its response earlier than the kernel the request.
+        let trying = message(
+            999_999_000,
+            StoredDirection::Sent,
+            &format!("SIP/2.0 100 Trying\r\n{head}To: <sip:600@x>\r\nCall-ID: 1\r\n\r\n"),
+        );
         let record = CallRecord {
             call,
-            messages: messages.to_vec(),
+            messages: [vec![trying], messages.to_vec()].concat(),
             events: events.to_vec(),
         };
         let steps = decision(&record, &operator);

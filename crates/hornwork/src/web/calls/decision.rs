@@ -133,8 +133,12 @@ pub(in crate::web) fn decision(record: &CallRecord, caller: &Caller) -> Vec<Deci
         steps: Vec::new(),
         cancelled: Vec::new(),
     };
+    // The kernel times what arrives and the program what it sends: a 100 can precede the request that it answers.
+    let first = messages.iter().position(|message| {
+        message.direction == StoredDirection::Received && !message.bytes.starts_with(b"SIP/2.0 ")
+    });
     for (index, message) in messages.iter().enumerate() {
-        all.message(message, call, index == 0);
+        all.message(message, call, first == Some(index));
     }
     let mut is_refused = false;
     for event in events {
