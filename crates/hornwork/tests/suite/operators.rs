@@ -365,7 +365,7 @@ fn operator_ends_calls_and_takes_a_trunk_out_of_service() {
         );
         // SIPp's UAS ends when each of its calls has got BYE.
         assert_eq!(
-            uas.wait(Duration::from_secs(20)),
+            uas.wait(Duration::from_secs(30)),
             Some(true),
             "{}",
             uas.log()
@@ -535,7 +535,7 @@ fn commands_report_state_and_refuse_mistakes() {
     let drain = ["drain", "--timeout", "7"];
     assert!(ctl(&folder, &drain).status.success());
     assert_eq!(
-        process.wait(Duration::from_secs(15)),
+        process.wait(Duration::from_secs(30)),
         Some(true),
         "{}",
         process.log()

@@ -379,7 +379,7 @@ fn kamailio_authenticates_messages_and_subscriptions() {
     let refused = bob.request(("MESSAGE", "1000"), "wrong", text, "bad morning");
     assert!(refused.starts_with("SIP/2.0 407 "), "{refused}");
     // The log is written by a thread of its own.
-    common::phones::until(&border, "authentication_failed", Duration::from_secs(10));
+    common::phones::until(&border, "authentication_failed", Duration::from_secs(30));
     let log = border.log();
     let failed = log
         .lines()

@@ -270,7 +270,7 @@ fn trunk_is_pinged() {
         .collect();
     let mut uas = sipp(&folder, "ping", trunk, &list);
     assert_eq!(
-        uas.wait(Duration::from_secs(20)),
+        uas.wait(Duration::from_secs(30)),
         Some(true),
         "{}\n{}",
         errors(&folder, "ping"),
@@ -335,11 +335,11 @@ fn shared_scenarios() {
         .chain(list.iter().map(String::as_str))
         .collect();
         let mut uac = sipp(&folder, &format!("{name}-uac"), sip + 1, &list);
-        let good = uac.wait(Duration::from_secs(20)) == Some(true);
+        let good = uac.wait(Duration::from_secs(30)) == Some(true);
         let callee_good = LEFT_OPEN.contains(name)
             || uas
                 .as_mut()
-                .is_none_or(|uas| uas.wait(Duration::from_secs(5)) == Some(true));
+                .is_none_or(|uas| uas.wait(Duration::from_secs(30)) == Some(true));
         if !good || !callee_good {
             failures.push(format!(
                 "{name}: caller {good}, callee {callee_good} {}\n{}",

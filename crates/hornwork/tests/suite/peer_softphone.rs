@@ -219,7 +219,7 @@ fn baresip_is_transferred() {
     assert_eq!(output.status.code(), Some(0), "{shown}\n{logs}");
     assert!(shown.contains("transfer: accepted"), "{shown}\n{logs}");
     assert!(
-        until(&target, "established", Duration::from_secs(10)),
+        until(&target, "established", Duration::from_secs(30)),
         "{shown}\n{logs}"
     );
     assert!(shown.contains("transferred"), "{shown}\n{logs}");
@@ -385,7 +385,7 @@ fn sipp_calls_and_is_called() {
         uas.log()
     );
     assert_eq!(
-        uas.wait(Duration::from_secs(15)),
+        uas.wait(Duration::from_secs(30)),
         Some(true),
         "{}",
         uas.log()
@@ -397,14 +397,14 @@ fn sipp_calls_and_is_called() {
     let uac = free_port().to_string();
     let mut uac = sipp(&["-sn", "uac", "-d", "1000", "-p", &uac, &local], "uac.log");
     assert_eq!(
-        uac.wait(Duration::from_secs(20)),
+        uac.wait(Duration::from_secs(30)),
         Some(true),
         "{}\n{}",
         uac.log(),
         callee.log()
     );
     assert_eq!(
-        callee.wait(Duration::from_secs(10)),
+        callee.wait(Duration::from_secs(30)),
         Some(true),
         "{}",
         callee.log()

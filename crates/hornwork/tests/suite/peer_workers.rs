@@ -88,7 +88,7 @@ fn ten_thousand_calls_through_two_workers() {
             .join("\n");
         assert_eq!(ended, Some(true), "{name}: {tail}");
         process.signal("TERM");
-        assert_eq!(process.wait(Duration::from_secs(10)), Some(true));
+        assert_eq!(process.wait(Duration::from_secs(30)), Some(true));
         let log = process.log();
         let calls = calls_of_each(&log);
         assert!(

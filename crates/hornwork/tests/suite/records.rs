@@ -135,7 +135,7 @@ fn each_call_of_sipp_has_a_record() {
         );
     }
     border.signal("TERM");
-    assert_eq!(border.wait(Duration::from_secs(10)), Some(true));
+    assert_eq!(border.wait(Duration::from_secs(30)), Some(true));
     assert_eq!(
         records(&folder.join("records")).len(),
         3_005,

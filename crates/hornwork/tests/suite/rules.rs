@@ -442,7 +442,7 @@ fn sipp_receives_headers_changed_by_rules_on_both_sides() {
         &["-sf", &scenario("uac-rules.xml"), &target],
     );
     let good = uac.wait(Duration::from_secs(30)) == Some(true)
-        && uas.wait(Duration::from_secs(10)) == Some(true);
+        && uas.wait(Duration::from_secs(30)) == Some(true);
     let errors = |name: &str| {
         std::fs::read_to_string(folder.join(format!("{name}.err"))).unwrap_or_default()
     };

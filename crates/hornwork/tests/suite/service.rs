@@ -118,7 +118,7 @@ fn service_is_ready_reloads_and_stops() {
     assert_eq!(notified(), "STOPPING=1");
     // More time than TimeoutStopSec= for the calls of the drain.
     assert_eq!(notified(), "EXTEND_TIMEOUT_USEC=30000000");
-    assert_eq!(process.wait(Duration::from_secs(20)), Some(true));
+    assert_eq!(process.wait(Duration::from_secs(30)), Some(true));
     assert!(
         process.log().contains("drain_finished terminated=0"),
         "{}",
@@ -144,7 +144,7 @@ fn refused_reload_keeps_the_json_log_readable() {
         messages.contains("configuration_refused")
     });
     process.signal("INT");
-    assert_eq!(process.wait(Duration::from_secs(20)), Some(true));
+    assert_eq!(process.wait(Duration::from_secs(30)), Some(true));
     let messages = process.log();
     let mut reason = None;
     for line in messages[before..].lines() {
@@ -174,7 +174,7 @@ fn log_can_be_json_and_contains_no_secret() {
     let mut process = border(&folder, &text, sip);
     until(&process, |messages| messages.contains("socket_opened"));
     process.signal("INT");
-    assert_eq!(process.wait(Duration::from_secs(20)), Some(true));
+    assert_eq!(process.wait(Duration::from_secs(30)), Some(true));
     let messages = process.log();
     assert!(!messages.contains("secret-1000"), "{messages}");
     let mut events = 0;
@@ -511,7 +511,7 @@ fn reload_keeps_calls_first_stop_waits_and_second_does_not() {
     let bye = caller.expect("BYE");
     caller.send(sip, &answer("200 OK", &bye, ""));
     assert_eq!(
-        process.wait(Duration::from_secs(20)),
+        process.wait(Duration::from_secs(30)),
         Some(true),
         "{}",
         process.log()
@@ -616,7 +616,7 @@ fn log_contains_no_passwords_or_credentials() {
     });
     process.signal("INT");
     process.signal("INT");
-    assert_eq!(process.wait(Duration::from_secs(20)), Some(true));
+    assert_eq!(process.wait(Duration::from_secs(30)), Some(true));
     let messages = process.log();
     for secret in [
         "secret-1000",

@@ -54,7 +54,7 @@ fn killed(rig: &Rig, mut border: Process, (server, database): (&Server, &str)) {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = now.expect("a time after 1970").as_micros() as i64;
     border.signal("KILL");
-    assert_eq!(border.wait(Duration::from_secs(5)), Some(false));
+    assert_eq!(border.wait(Duration::from_secs(30)), Some(false));
     drop(more);
     let newest = "SELECT max(at) / 1000 FROM hornwork.messages";
     let newest = now - count(server, database, newest);

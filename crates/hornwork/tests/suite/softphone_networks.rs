@@ -237,7 +237,7 @@ fn call_between(folder: &Path, border: &str, [caller, callee]: [&str; 2]) {
         answer.log()
     );
     assert_eq!(
-        answer.wait(Duration::from_secs(10)),
+        answer.wait(Duration::from_secs(30)),
         Some(true),
         "{}",
         answer.log()

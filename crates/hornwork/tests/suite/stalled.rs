@@ -535,5 +535,5 @@ fn control_clients_that_do_not_read_block_no_packet() {
     caller.hang_up(&established);
     drop(clients);
     process.signal("TERM");
-    assert_eq!(process.wait(Duration::from_secs(20)), Some(true));
+    assert_eq!(process.wait(Duration::from_secs(30)), Some(true));
 }

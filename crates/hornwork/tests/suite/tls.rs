@@ -62,7 +62,7 @@ impl Client {
 
     /// The output once it contains `wanted`; `None` if the client ends, or stays silent, without it.
     fn until(&mut self, wanted: &str) -> Option<String> {
-        let end = Instant::now() + Duration::from_secs(15);
+        let end = Instant::now() + Duration::from_secs(30);
         loop {
             if self.text.contains(wanted) {
                 return Some(std::mem::take(&mut self.text));
@@ -251,7 +251,7 @@ fn expired_certificate_does_not_keep_the_border_down() {
 }
 
 fn common_until(process: &Process, wanted: &str) {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(30);
     while !process.log().contains(wanted) {
         assert!(Instant::now() < end, "no {wanted}: {}", process.log());
         std::thread::sleep(Duration::from_millis(20));
