@@ -1104,7 +1104,7 @@ fn hostile_requests_are_refused_or_harmless() {
     // Others are served meanwhile.
     let begun = Instant::now();
     assert_eq!(rig.get("/health")["status"], "ok");
-    assert!(begun.elapsed() < Duration::from_secs(8));
+    assert!(begun.elapsed() < Duration::from_secs(4));
     let mut bytes = Vec::new();
     let _ = slow.read_to_end(&mut bytes);
     assert_eq!(parsed(&bytes).status, 408);
