@@ -455,7 +455,7 @@ fn stand_in(folder: &ReadmeFolder) -> Process {
         folder.command("hornwork").args(["run", "-c", "pbx.toml"]),
         &folder.folder.join("pbx.log"),
     );
-    wait_for(&process, "socket_opened", Duration::from_secs(10));
+    wait_for(&process, "socket_opened", Duration::from_secs(30));
     process
 }
 
