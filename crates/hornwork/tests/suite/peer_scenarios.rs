@@ -4,11 +4,11 @@
 use crate::common;
 
 use common::{
-    Process, border, example, free_port, installed, media_ports, root, scratch, testdata,
+    Process, border, example, free_port, installed, is_open, media_ports, root, scratch, testdata,
 };
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The program that plays a scenario.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,7 +111,13 @@ fn play_at(
         calls,
     };
     let mut callee = callee.start(players.1, folder, "callee");
-    std::thread::sleep(Duration::from_millis(400));
+    // Until it listens, or ends.
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is_open(callee_port) && Instant::now() < end {
+        if callee.wait(Duration::from_millis(20)).is_some() {
+            break;
+        }
+    }
     let caller = PlayerSettings {
         file: pair.0,
         port: caller_port,

@@ -205,6 +205,25 @@ fn claimed_ports() -> Vec<(u32, u32)> {
     claimed.lines().filter_map(range).collect()
 }
 
+/// Whether a program receives at this port of 127.0.0.1, or of all addresses, also by a socket of IPv6: over UDP, or it
+/// listens over TCP.
+pub fn is_open(port: u16) -> bool {
+    ["udp", "tcp", "udp6", "tcp6"].into_iter().any(|kind| {
+        let table = std::fs::read_to_string(format!("/proc/net/{kind}"));
+        let address = format!(":{port:04X}");
+        let is_here = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().take(4).collect();
+            // The state of a socket that listens; one of an earlier connection may be there still.
+            let receives = kind.starts_with("udp") || words.get(3) == Some(&"0A");
+            receives
+                && words
+                    .get(1)
+                    .is_some_and(|local| local.ends_with(&address))
+        };
+        table.unwrap_or_default().lines().any(is_here)
+    })
+}
+
 /// A child process that ends with this value.
 pub struct Process {
     child: Child,
@@ -235,22 +254,10 @@ impl Process {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// Waits until this port of 127.0.0.1 (or of all addresses, also by a socket of IPv6) is in use, over UDP or TCP;
-    /// earlier requests would get an ICMP error.
+    /// Waits until this port is open, see [`is_open`]; earlier requests would get an ICMP error.
     pub fn at_port(self, port: u16) -> Process {
         let begun = Instant::now();
-        let held = || {
-            ["udp", "tcp", "udp6", "tcp6"].into_iter().any(|kind| {
-                let table = std::fs::read_to_string(format!("/proc/net/{kind}"));
-                let address = format!(":{port:04X}");
-                let local = |line: &str| {
-                    let local = line.split_whitespace().nth(1);
-                    local.is_some_and(|local| local.ends_with(&address))
-                };
-                table.unwrap_or_default().lines().any(local)
-            })
-        };
-        while !held() {
+        while !is_open(port) {
             assert!(
                 begun.elapsed() < Duration::from_secs(40),
                 "nothing came to port {port}: {}",
