@@ -293,11 +293,11 @@ fn baresip_calls_in(
         border.log()
     );
     assert!(
-        border.log().contains("stored aor=1000 "),
+        until(&border, "stored aor=1000 ", Duration::from_secs(30)),
         "the caller is registered too: {}",
         border.log()
     );
-    caller.wait(Duration::from_secs(20));
+    caller.wait(Duration::from_secs(30));
     drop(callee);
     let correlations = [
         correlation(&recording(&a, "dec.wav"), codec::speech::answer()),

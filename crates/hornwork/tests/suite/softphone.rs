@@ -39,7 +39,7 @@ pub fn answering(folder: &Path, arguments: &[&str]) -> Process {
         false => "waiting for a call",
     };
     assert!(
-        until(&process, ready, Duration::from_secs(20)),
+        until(&process, ready, Duration::from_secs(40)),
         "{}",
         process.log()
     );
