@@ -555,7 +555,13 @@ fn sipp_uas_as_sut() {
 /// SIPp does not answer OPTIONS, so this waits until its port is in use.
 fn wait_until_bound(address: SocketAddr) {
     let end = Instant::now() + Duration::from_secs(30);
-    while UdpSocket::bind(address).is_ok() {
+    // Not by an attempt to bind it, which could come before that of SIPp.
+    let port = format!(":{:04X} ", address.port());
+    let is_bound = || {
+        let sockets = std::fs::read_to_string("/proc/net/udp").unwrap_or_default();
+        sockets.contains(&port)
+    };
+    while !is_bound() {
         assert!(Instant::now() < end, "{address} stays free");
         std::thread::sleep(Duration::from_millis(20));
     }
