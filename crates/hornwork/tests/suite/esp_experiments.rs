@@ -314,6 +314,7 @@ fn border_that_dies_fails_its_trial() {
         }
         let border = border.expect("a border").to_string();
         // Calls are up.
+        common::until_written(&folder.join("log"), "trial 1 of");
         std::thread::sleep(std::time::Duration::from_secs(6));
         let killed = Command::new("kill").args(["-KILL", &border]).status();
         assert!(killed.is_ok_and(|status| status.success()), "{name}");
