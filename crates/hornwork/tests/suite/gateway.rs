@@ -399,7 +399,8 @@ gateway far "$there"
 "$HORNWORK" run -c near.toml > near.log 2>&1 & near_pid=$!; jobs_of_test="$jobs_of_test $near_pid"
 await near.log gateway_started
 ping -c 20 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping.log; loss ping.log
-sleep 0.3; curl -s http://127.0.0.1:9464/metrics > metrics.txt
+# Figures follow the packets.
+for n in $(seq 100); do curl -s http://127.0.0.1:9464/metrics > metrics.txt; [ $(grep -c '^hornwork_gateway_packets_total.* 20$' metrics.txt) = 2 ] && break; sleep 0.1; done
 cp keys.new keys.tmp; mv keys.tmp keys.near; kill -HUP $near_pid; await near.log gateway_keys_loaded
 chmod 644 keys.near; kill -HUP $near_pid; await near.log "accessible by others"
 ping -c 20 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-after.log; loss ping-after.log

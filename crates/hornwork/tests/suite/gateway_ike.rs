@@ -145,7 +145,8 @@ gateway near ""
 await near.log gateway_tunnel_up
 ping -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-there.log; loss ping-there.log
 $far_in ping -c 40 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-back.log; loss ping-back.log
-sleep 0.3; curl -s http://127.0.0.1:9464/metrics > metrics.txt
+# Figures follow the packets.
+for n in $(seq 100); do curl -s http://127.0.0.1:9464/metrics > metrics.txt; [ $(grep -c '^hornwork_gateway_packets_total.* 80$' metrics.txt) = 2 ] && break; sleep 0.1; done
 ping -c 1200 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-rekey.log & one=$!
 $far_in ping -c 1200 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-rekey-back.log & two=$!
 wait $one || true; wait $two || true; loss ping-rekey.log; loss ping-rekey-back.log
@@ -438,7 +439,8 @@ charon far "$far_in"
 "$HORNWORK" run -c near.toml > near.log 2>&1 & near_pid=$!; jobs_of_test="$jobs_of_test $near_pid"
 await near.log gateway_tunnel_up
 ping -c 10 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping.log; loss ping.log
-sleep 0.2; "$HORNWORK" ctl --socket control.sock tunnels list --json > up.json
+# Figures follow the packets.
+for n in $(seq 50); do "$HORNWORK" ctl --socket control.sock tunnels list --json > up.json; grep -Eq '"opened": ?10\b' up.json && break; sleep 0.2; done
 "$HORNWORK" ctl --socket control.sock tunnels list
 curl -s http://127.0.0.1:8080/api/v1/tunnels > console.json
 kill -KILL $far_pid; await near.log gateway_tunnel_down 1500
