@@ -210,10 +210,7 @@ impl Udp {
 
 /// Data received on a connection, and whether the border closed it. Waits so long for the first data, and for further
 /// data or the end of the connection.
-fn answers(
-    stream: &mut TcpStream,
-    [first, further]: [Duration; 2],
-) -> (Vec<(u16, String)>, bool) {
+fn answers(stream: &mut TcpStream, [first, further]: [Duration; 2]) -> (Vec<(u16, String)>, bool) {
     let mut text = Vec::new();
     let mut part = [0; 4096];
     let mut limit = first;

@@ -32,7 +32,8 @@ fn has_number(text: &str, number: &str) -> bool {
     text.match_indices(number).any(|(at, _)| {
         let before = text[..at].chars().next_back();
         let behind = text[at + number.len()..].chars().next();
-        let is_part = |other: Option<char>| other.is_some_and(|other| other.is_ascii_alphanumeric());
+        let is_part =
+            |other: Option<char>| other.is_some_and(|other| other.is_ascii_alphanumeric());
         !is_part(before) && !is_part(behind)
     })
 }

@@ -681,7 +681,8 @@ fn relay(media_thread: bool) -> (Vec<Vec<u8>>, Vec<u64>, Vec<Recorded>, u64, u64
     let mut driver = Driver::new(config, Clock::new(), Relay::default()).unwrap();
     let mut control = RelayControl::default();
     let sink = UdpSocket::bind("127.0.0.1:0").unwrap();
-    sink.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    sink.set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
     let source = UdpSocket::bind("127.0.0.1:0").unwrap();
     for id in [10, 11] {
         control.engine.out.push_back(Request::Open(

@@ -215,10 +215,7 @@ pub fn is_open(port: u16) -> bool {
             let words: Vec<&str> = line.split_whitespace().take(4).collect();
             // The state of a socket that listens; one of an earlier connection may be there still.
             let receives = kind.starts_with("udp") || words.get(3) == Some(&"0A");
-            receives
-                && words
-                    .get(1)
-                    .is_some_and(|local| local.ends_with(&address))
+            receives && words.get(1).is_some_and(|local| local.ends_with(&address))
         };
         table.unwrap_or_default().lines().any(is_here)
     })
