@@ -195,7 +195,7 @@ fn json(path: &Path) -> Value {
 }
 
 /// A packet that has arrived.
-struct Arrived {
+struct StreamArrival {
     number: u64,
     delay_ms: f64,
     /// Time of its arrival.
@@ -203,7 +203,7 @@ struct Arrived {
 }
 
 /// Sends `count` packets of `size` bytes, one each `every`; returns those that arrive.
-fn stream(hosts: &Hosts, count: u64, size: usize, every: Duration) -> Vec<Arrived> {
+fn stream(hosts: &Hosts, count: u64, size: usize, every: Duration) -> Vec<StreamArrival> {
     let (from, to) = (
         hosts.socket(0, "10.9.1.1:0"),
         hosts.socket(1, "10.9.1.2:7000"),
@@ -223,7 +223,7 @@ fn stream(hosts: &Hosts, count: u64, size: usize, every: Duration) -> Vec<Arrive
                 if length >= 16 {
                     let number = u64::from_be_bytes(room[..8].try_into().unwrap());
                     let sent = u64::from_be_bytes(room[8..16].try_into().unwrap());
-                    arrived.push(Arrived {
+                    arrived.push(StreamArrival {
                         number,
                         delay_ms: now.saturating_sub(sent) as f64 / 1e6,
                         at_s: now as f64 / 1e9,
