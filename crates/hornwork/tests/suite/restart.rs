@@ -163,11 +163,8 @@ fn phones_are_reachable_at_once_after_kill_9() {
         invite.starts_with("INVITE sip:1000@192.168.3.3:5060"),
         "{invite}"
     );
-    assert!(
-        process.log().contains("registrations_restored") && process.log().contains("contacts=1"),
-        "{}",
-        process.log()
-    );
+    until(&process, "registrations_restored");
+    assert!(process.log().contains("contacts=1"), "{}", process.log());
     caller.call(&format!("sip:1001@127.0.0.1:{sip}"), 2);
     assert!(caller.receive("SIP/2.0 4").is_some(), "it was removed");
     // The file also survives an orderly stop.

@@ -3,6 +3,7 @@
 
 use crate::common;
 use crate::common::{border, example, media_ports, scratch};
+use crate::history::await_log;
 use crate::operators::ctl_json;
 use crate::web::{Rig, entries, until, users};
 
@@ -176,11 +177,8 @@ fn audit_log_has_the_values_of_commands() {
     assert_eq!(found, expected);
     let page = rig.of("admin", "GET", "/audit", "").json();
     assert_eq!(page["entries"][0]["value"], "calls=7");
-    let log = rig.border.log();
-    assert!(
-        log.contains("control_command") && log.contains("level=debug"),
-        "{log}"
-    );
+    let log = await_log(&rig.border, "level=debug");
+    assert!(log.contains("control_command"), "{log}");
 }
 
 #[test]
