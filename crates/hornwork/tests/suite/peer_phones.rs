@@ -55,7 +55,7 @@ fn linphone(
             &folder.join(format!("linphone-{attempt}.log")),
         );
         let keyboard = phone.stdin();
-        let end = Instant::now() + Duration::from_secs(8);
+        let end = Instant::now() + Duration::from_secs(20);
         while Instant::now() < end && phone.wait(Duration::from_millis(50)).is_none() {
             if border.log().matches(&registered).count() > known {
                 return (phone, keyboard);

@@ -61,7 +61,8 @@ impl PlayerSettings<'_> {
         let (local, calls) = (format!("127.0.0.1:{}", self.port), self.calls.to_string());
         command.args(["--local", &local, "--calls", &calls, "--rate", "20"]);
         command.args(["--limit", "100", "--hold", "200", "--timeout", "60"]);
-        let media = format!("127.0.0.1:{}", self.port + 10_000);
+        // Not among the media ports of borders of other tests.
+        let media = format!("127.0.0.1:{}", free_port());
         command.args(["--transport", self.transport, "--inject", "fields.csv"]);
         command.args(["--media", &media]);
         command
