@@ -368,7 +368,7 @@ fn wire_to_the_border_has_esp_packets_alone() {
         Command::new("nsenter")
             .arg(format!("--net=/proc/{border}/ns/net"))
             .args(["tshark", "-n", "-i", "border0", "-c", "1000"])
-            .args(["-a", "duration:8", "-T", "fields", "-e", "frame.protocols"])
+            .args(["-a", "duration:30", "-T", "fields", "-e", "frame.protocols"])
             .output()
             .expect("nsenter")
     });

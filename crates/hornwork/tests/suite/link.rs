@@ -781,7 +781,7 @@ fn how_to_page_is_true() {
             // "Meanwhile, in another terminal".
             script.push_str(&format!("{line} > link.log & link=$!\n"));
             script.push_str(
-                "for n in $(seq 100); do grep -q 'link is up' link.log && break; sleep 0.1; done\n",
+                "for n in $(seq 300); do grep -q 'link is up' link.log && break; sleep 0.1; done\n",
             );
         } else if fenced {
             script.push_str(&format!("{line}\n"));

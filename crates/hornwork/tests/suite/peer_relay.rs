@@ -495,7 +495,7 @@ fn unavailable_af_xdp_prevents_the_start_if_required() {
                 "-n",
                 "sh",
                 "-c",
-                &format!("{wire} {bare} timeout -s INT 3 \"$@\""),
+                &format!("{wire} {bare} timeout -s INT 6 \"$@\""),
                 "sh",
             ])
             .args([PROGRAM, "run", "-c"])
