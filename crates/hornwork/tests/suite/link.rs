@@ -697,7 +697,11 @@ fn interfaces_and_namespaces_are_unchanged_after_kill_and_interrupt() {
     let mut killed = hosts.link(&["--profile", "lte"]);
     killed.child.kill().unwrap();
     killed.child.wait().unwrap();
-    std::thread::sleep(Duration::from_millis(200));
+    // The kernel removes its devices a moment later.
+    let limit = Instant::now() + Duration::from_secs(10);
+    while state().0 != before.0 && Instant::now() < limit {
+        std::thread::sleep(Duration::from_millis(50));
+    }
     assert_eq!(state().0, before.0);
 }
 
