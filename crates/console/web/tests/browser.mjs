@@ -19,7 +19,7 @@ function program() {
 let browser;
 
 export async function launch() {
-  browser ??= await chromium.launch({ executablePath: program(), args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage'] });
+  browser ??= await chromium.launch({ executablePath: program(), args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage'], timeout: 120_000 });
   return browser;
 }
 
@@ -32,7 +32,7 @@ export async function close() {
 export async function open(url, { theme = 'light', width = 1280, height = 800, tolerate } = {}) {
   const context = await (await launch()).newContext({ viewport: { width, height }, colorScheme: theme, reducedMotion: 'reduce', acceptDownloads: true });
   const page = await context.newPage();
-  page.setDefaultTimeout(30_000);
+  page.setDefaultTimeout(60_000);
   const errors = [];
   const note = (text) => {
     if (!tolerate?.test(text)) errors.push(text);

@@ -475,7 +475,7 @@ mod tests {
     /// Less than the longest wait lies between two packets, and fewer come than are handed over at once.
     #[test]
     fn packets_are_handed_over_while_an_agent_is_never_silent() {
-        const PACKETS: usize = 30;
+        const PACKETS: usize = HANDOVER - 1;
         let port = UdpSocket::bind("127.0.0.1:0").unwrap();
         let listen = port.local_addr().unwrap();
         drop(port);
@@ -489,15 +489,18 @@ mod tests {
             .unwrap();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let bytes = sip_packet(b"OPTIONS sip:x SIP/2.0\r\n\r\n");
-        for _ in 0..PACKETS {
+        // A thread at idle priority may be late.
+        let (mut sent, mut early) = (0, 0);
+        while early < 15 {
+            assert!(sent < PACKETS, "{early}");
             socket.send_to(&bytes, listen).unwrap();
+            sent += 1;
             std::thread::sleep(RECEIVE_WAIT * 6 / 10);
+            early += batches.try_iter().map(|batch| batch.len()).sum::<usize>();
         }
-        let early: usize = batches.try_iter().map(|batch| batch.len()).sum();
-        assert!(early >= PACKETS / 2, "{early}");
         agents.stop();
         let late: usize = batches.try_iter().map(|batch| batch.len()).sum();
-        assert_eq!(early + late, PACKETS);
+        assert_eq!(early + late, sent);
     }
 
     #[test]

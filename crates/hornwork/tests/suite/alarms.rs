@@ -265,7 +265,7 @@ fn full_queue_of_a_silent_receiver_is_counted_and_calls_go_on() {
         trunk.set(false);
     }
     until("losses are counted", || lost() >= 3);
-    assert!(common::answers_options(ports.0));
+    assert!(common::serves(ports.0));
     until("the loss is logged", || {
         let log = std::fs::read_to_string(folder.join("border.log")).unwrap_or_default();
         log.contains("receiver_lost") && log.contains("receiver_failed")

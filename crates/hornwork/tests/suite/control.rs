@@ -551,8 +551,6 @@ fn pin_is_entered_over_sockets() {
     let dial = |caller: &Caller, digits: &str| {
         for digit in digits.chars() {
             caller.press(digit);
-            // Each digit is an event of its own with another timestamp.
-            std::thread::sleep(Duration::from_millis(60));
         }
     };
     for caller in &callers {

@@ -314,6 +314,7 @@ fn border_that_dies_fails_its_trial() {
         }
         let border = border.expect("a border").to_string();
         // Calls are up.
+        common::until_written(&folder.join("log"), "trial 1 of");
         std::thread::sleep(std::time::Duration::from_secs(6));
         let killed = Command::new("kill").args(["-KILL", &border]).status();
         assert!(killed.is_ok_and(|status| status.success()), "{name}");
@@ -367,7 +368,7 @@ fn wire_to_the_border_has_esp_packets_alone() {
         Command::new("nsenter")
             .arg(format!("--net=/proc/{border}/ns/net"))
             .args(["tshark", "-n", "-i", "border0", "-c", "1000"])
-            .args(["-a", "duration:8", "-T", "fields", "-e", "frame.protocols"])
+            .args(["-a", "duration:30", "-T", "fields", "-e", "frame.protocols"])
             .output()
             .expect("nsenter")
     });

@@ -1,6 +1,6 @@
 //! First use of the test lab.
 
-use crate::common::{border, example, free_port, media_ports, root, scratch};
+use crate::common::{border, example, free_port, media_ports, root, scratch, until_written};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -158,28 +158,31 @@ fn list_shows_durations() {
     }
 }
 
-/// Runs a command of the test lab with Ctrl-C after 4 s; returns its results and standard error.
+/// Runs a command of the test lab with Ctrl-C in its first trial; returns its results and standard error.
 fn interrupted(command: &[&str], name: &str) -> (PathBuf, String) {
-    let out = scratch(&format!("first-contact-{name}")).join("run");
-    let child = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+    let folder = scratch(&format!("first-contact-{name}"));
+    let (out, errors) = (folder.join("run"), folder.join("errors"));
+    let mut child = Command::new(env!("CARGO_BIN_EXE_hornwork"))
         .arg("lab")
         .args(command)
         .arg("--out")
         .arg(&out)
         .current_dir(root())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(&errors).expect("a file"))
         .spawn()
         .expect("the program starts");
-    std::thread::sleep(std::time::Duration::from_secs(4));
+    // Beside other tests, the test lab takes long to begin.
+    until_written(&errors, "trial 1 of");
+    std::thread::sleep(std::time::Duration::from_millis(2_500));
     let id = child.id().to_string();
     Command::new("kill")
         .args(["-INT", &id])
         .status()
         .expect("kill");
-    let output = child.wait_with_output().expect("it ends");
-    let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(130), "{error}");
+    let status = child.wait().expect("it ends");
+    let error = text(&std::fs::read(&errors).expect("its messages"));
+    assert_eq!(status.code(), Some(130), "{error}");
     (out, error)
 }
 
@@ -503,7 +506,7 @@ fn signals_end_a_scenario_with_a_waiting_call() {
         let sent = std::time::Instant::now();
         let output = child.wait_with_output().expect("it ends");
         let error = text(&output.stderr);
-        assert!(sent.elapsed().as_secs() < 10, "{name}: {error}");
+        assert!(sent.elapsed().as_secs() < 25, "{name}: {error}");
         assert_eq!(output.status.code(), Some(1), "{name}: {error}");
         let told = error.contains("no further calls; 1 open, Ctrl-C again ends them");
         assert_eq!(told, name == "int", "{error}");

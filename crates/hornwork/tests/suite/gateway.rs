@@ -26,7 +26,7 @@ ip addr add 192.0.2.1/24 dev va; ip addr add fd09:1::1/64 dev va nodad; ip link 
 $there sh -c "ip addr add 192.0.2.2/24 dev vb; ip addr add fd09:1::2/64 dev vb nodad; ip link set vb up"
 ip addr add 10.1.0.1/24 dev lo; $there ip addr add 10.2.0.1/24 dev lo
 ip addr add fd01::1/64 dev lo nodad; $there ip addr add fd02::1/64 dev lo nodad
-await() { for n in $(seq 500); do grep -q "$2" "$1" 2>/dev/null && return 0; sleep 0.02; done; echo "no $2 in $1:"; cat "$1"; return 1; }
+await() { for n in $(seq 1500); do grep -q "$2" "$1" 2>/dev/null && return 0; sleep 0.02; done; echo "no $2 in $1:"; cat "$1"; return 1; }
 gateway() { rm -f $1.log; $2 "$HORNWORK" run --role gateway -c $1.toml > $1.log 2>&1 & eval "$1_pid=\$!"; jobs_of_test="$jobs_of_test $!"; await $1.log gateway_started; }
 "#;
 
@@ -40,11 +40,11 @@ ping -c 40 -i 0.01 $PING_NEAR > ping-there.log; loss ping-there.log
 $there ping -c 40 -i 0.01 $PING_FAR > ping-back.log; loss ping-back.log
 # The capture is complete when it has the last packet.
 bash -c "echo the-end >/dev/udp/192.0.2.2/9" || true
-for n in $(seq 500); do grep -q the-end wire.pcapng && break; sleep 0.02; done
+for n in $(seq 1500); do grep -q the-end wire.pcapng && break; sleep 0.02; done
 kill -INT $capture; wait $capture || true
 if [ -n "$REKEY" ]; then
 $there iperf3 -s -1 >/dev/null 2>&1 & await /proc/net/dev va
-for n in $(seq 100); do $there ss -tln | grep -q :5201 && break; sleep 0.02; done
+for n in $(seq 1500); do $there ss -tln | grep -q :5201 && break; sleep 0.02; done
 iperf3 -c $FAR -B $NEAR -t 1 -J > iperf.json
 # New keys under traffic: one end first, the other half a second later.
 ping -c 400 -i 0.01 $PING_NEAR > ping-rekey.log & pinging=$!
@@ -399,7 +399,8 @@ gateway far "$there"
 "$HORNWORK" run -c near.toml > near.log 2>&1 & near_pid=$!; jobs_of_test="$jobs_of_test $near_pid"
 await near.log gateway_started
 ping -c 20 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping.log; loss ping.log
-sleep 0.3; curl -s http://127.0.0.1:9464/metrics > metrics.txt
+# Figures follow the packets.
+for n in $(seq 100); do curl -s http://127.0.0.1:9464/metrics > metrics.txt; [ $(grep -c '^hornwork_gateway_packets_total.* 20$' metrics.txt) = 2 ] && break; sleep 0.1; done
 cp keys.new keys.tmp; mv keys.tmp keys.near; kill -HUP $near_pid; await near.log gateway_keys_loaded
 chmod 644 keys.near; kill -HUP $near_pid; await near.log "accessible by others"
 ping -c 20 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-after.log; loss ping-after.log
@@ -491,7 +492,7 @@ secrets { ike-t { secret = "not-a-secret" } }
 END
   STRONGSWAN_CONF=$PWD/$1/strongswan.conf $6 unshare -m sh -c 'mount -t tmpfs tmpfs /run; exec /usr/lib/ipsec/charon' >$1.out 2>&1 &
   eval "$1_pid=\$!"; jobs_of_test="$jobs_of_test $!"
-  for n in $(seq 250); do [ -S $1/vici ] && break; sleep 0.02; done
+  for n in $(seq 1500); do [ -S $1/vici ] && break; sleep 0.02; done
   $6 swanctl --load-all --file $1/swanctl.conf --uri unix://$PWD/$1/vici >$1.load 2>&1
 }
 charon near 192.0.2.1 192.0.2.2 10.1.0.0/24 10.2.0.0/24 ""
@@ -499,7 +500,7 @@ charon far 192.0.2.2 192.0.2.1 10.2.0.0/24 10.1.0.0/24 "$there"
 swanctl --initiate --child net --uri unix://$PWD/near/vici >initiate.log 2>&1 || { cat initiate.log; exit 1; }
 # Without a word to the peer.
 kill -KILL $near_pid; wait $near_pid 2>/dev/null || true
-for n in $(seq 250); do ip link show ipsec0 >/dev/null 2>&1 || break; sleep 0.02; done
+for n in $(seq 1500); do ip link show ipsec0 >/dev/null 2>&1 || break; sleep 0.02; done
 (umask 077; awk -v encryption="$ENCRYPTION" -v integrity="$INTEGRITY" '
 / key => / { name = $2 "-" $3; next }
 name != "" && /\[CHD\] +[0-9]+: / { hex = substr($0, index($0, ": ") + 2, 48); gsub(/ /, "", hex); key[name] = key[name] hex; next }
@@ -516,7 +517,7 @@ $there ping -c 40 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-back.log; loss ping-back.l
 if [ -n "$STREAMS" ]; then
 for port in 5201 5202; do
   $there iperf3 -s -1 -p $port >/dev/null 2>&1 &
-  for n in $(seq 250); do $there ss -tln | grep -q :$port && break; sleep 0.02; done
+  for n in $(seq 1500); do $there ss -tln | grep -q :$port && break; sleep 0.02; done
 done
 iperf3 -c 10.2.0.1 -B 10.1.0.1 -t 1 -J > tcp.json
 # As G.711 in RTP, from there to here.
@@ -719,7 +720,7 @@ fn missing_rights_and_unsafe_keys_are_named() {
         said.contains("contains the outer address of `peer`, 192.0.2.2"),
         "{said}"
     );
-    let script = "ip link set lo up; ip link add d0 type veth peer name d1; ip addr add 192.0.2.1/24 dev d0; ip link set d0 up; ip link set d1 up; \"$HORNWORK\" run --role gateway -c full.toml >full.log 2>&1 & gateway=$!; for n in $(seq 250); do grep -q gateway_started full.log && break; sleep 0.02; done; kill -TERM $gateway; wait $gateway; cat full.log; grep -q gateway_started full.log";
+    let script = "ip link set lo up; ip link add d0 type veth peer name d1; ip addr add 192.0.2.1/24 dev d0; ip link set d0 up; ip link set d1 up; \"$HORNWORK\" run --role gateway -c full.toml >full.log 2>&1 & gateway=$!; for n in $(seq 1500); do grep -q gateway_started full.log && break; sleep 0.02; done; kill -TERM $gateway; wait $gateway; cat full.log; grep -q gateway_started full.log";
     let full = run(&folder, script, &[]);
     assert!(full.status.success(), "{}", text(&full));
     let own = run(&folder, "exec \"$HORNWORK\" check -c peer.toml", &[]);
@@ -738,7 +739,7 @@ pub(crate) fn run_page(name: &str, tail: &str) -> (String, String, serde_json::V
     let page = std::fs::read_to_string(root().join("docs/how-to").join(name)).expect("page");
     let folder = scratch(&format!("guide-{name}"));
     let mut script = String::from(
-        "set -e\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\nmount -t tmpfs tmpfs /run\nawait() { for n in $(seq 500); do grep -q \"$2\" \"$1\" 2>/dev/null && return 0; sleep 0.02; done; cat \"$1\"; return 1; }\n",
+        "set -e\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\nmount -t tmpfs tmpfs /run\nawait() { for n in $(seq 1500); do grep -q \"$2\" \"$1\" 2>/dev/null && return 0; sleep 0.02; done; cat \"$1\"; return 1; }\n",
     );
     script
         .push_str("mkdir bin; ln -s \"$HORNWORK\" bin/hornwork; export PATH=\"$PWD/bin:$PATH\"\n");
@@ -769,7 +770,7 @@ pub(crate) fn run_page(name: &str, tail: &str) -> (String, String, serde_json::V
                 jobs += 1;
                 let _ = writeln!(
                     script,
-                    "{line} >job{jobs}.log 2>&1 & job{jobs}=$!; for n in $(seq 500); do [ -S office.vici ] && break; sleep 0.02; done"
+                    "{line} >job{jobs}.log 2>&1 & job{jobs}=$!; for n in $(seq 1500); do [ -S office.vici ] && break; sleep 0.02; done"
                 );
                 continue;
             }

@@ -66,7 +66,7 @@ const ANOTHER_SUITE: &str = r#"
 gateway far "$there"
 "$HORNWORK" run -c border.toml > near.log 2>&1 & near_pid=$!; jobs_of_test="$jobs_of_test $near_pid"
 await near.log gateway_started
-for n in $(seq 500); do [ -S control.sock ] && break; sleep 0.02; done
+for n in $(seq 1500); do [ -S control.sock ] && break; sleep 0.02; done
 tunnels() { "$HORNWORK" ctl --socket control.sock tunnels list --json > $1.json; "$HORNWORK" ctl --socket control.sock tunnels list > $1.txt; }
 tunnels before
 cp keys.new keys.tmp; mv keys.tmp keys.near; kill -HUP $near_pid; await near.log gateway_keys_loaded

@@ -43,7 +43,7 @@ charon {
 END
   STRONGSWAN_CONF=$PWD/$1.d/strongswan.conf $2 unshare -m sh -c 'mount -t tmpfs tmpfs /run; exec /usr/lib/ipsec/charon' >$1.out 2>&1 &
   eval "$1_pid=\$!"; jobs_of_test="$jobs_of_test $!"
-  for n in $(seq 250); do [ -S $1.d/vici ] && break; sleep 0.02; done
+  for n in $(seq 1500); do [ -S $1.d/vici ] && break; sleep 0.02; done
   swanctl --load-all --file $1.conf --uri unix://$PWD/$1.d/vici >$1.load 2>&1 || { cat $1.load; exit 1; }
 }
 ip link set lo up
@@ -145,7 +145,8 @@ gateway near ""
 await near.log gateway_tunnel_up
 ping -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-there.log; loss ping-there.log
 $far_in ping -c 40 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-back.log; loss ping-back.log
-sleep 0.3; curl -s http://127.0.0.1:9464/metrics > metrics.txt
+# Figures follow the packets.
+for n in $(seq 100); do curl -s http://127.0.0.1:9464/metrics > metrics.txt; [ $(grep -c '^hornwork_gateway_packets_total.* 80$' metrics.txt) = 2 ] && break; sleep 0.1; done
 ping -c 1200 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-rekey.log & one=$!
 $far_in ping -c 1200 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-rekey-back.log & two=$!
 wait $one || true; wait $two || true; loss ping-rekey.log; loss ping-rekey-back.log
@@ -290,7 +291,7 @@ gateway near ""
 await near.log gateway_tunnel_up
 # The peer repeats its first message after a second: each end has set up an association of its own.
 both() { [ $(grep -c "IKE_SA t.*established between" far.d/log) -ge 2 ]; }
-for n in $(seq 500); do both && break; sleep 0.02; done
+for n in $(seq 1500); do both && break; sleep 0.02; done
 both
 ping -c 100 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-there.log; loss ping-there.log
 $far_in ping -c 100 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-back.log; loss ping-back.log
@@ -438,7 +439,8 @@ charon far "$far_in"
 "$HORNWORK" run -c near.toml > near.log 2>&1 & near_pid=$!; jobs_of_test="$jobs_of_test $near_pid"
 await near.log gateway_tunnel_up
 ping -c 10 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping.log; loss ping.log
-sleep 0.2; "$HORNWORK" ctl --socket control.sock tunnels list --json > up.json
+# Figures follow the packets.
+for n in $(seq 50); do "$HORNWORK" ctl --socket control.sock tunnels list --json > up.json; grep -Eq '"opened": ?10\b' up.json && break; sleep 0.2; done
 "$HORNWORK" ctl --socket control.sock tunnels list
 curl -s http://127.0.0.1:8080/api/v1/tunnels > console.json
 kill -KILL $far_pid; await near.log gateway_tunnel_down 1500
@@ -494,7 +496,7 @@ ping -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-peer.log; loss ping-peer.log
 # Our own end, without a word: the daemon ends with it, and the peer takes the new tunnel for the old one.
 daemon=$(pgrep -P $near_pid); grep -q charon /proc/$daemon/cmdline
 kill -KILL $near_pid; wait $near_pid 2>/dev/null || true
-for n in $(seq 250); do [ -e /proc/$daemon ] || break; sleep 0.02; done
+for n in $(seq 1500); do [ -e /proc/$daemon ] || break; sleep 0.02; done
 [ ! -e /proc/$daemon ]
 cp near.log near-first.log
 gateway near ""
@@ -504,7 +506,7 @@ ping -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-own.log; loss ping-own.log
 ping -c 300 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-daemon.log & pinging=$!
 kill -KILL $(pgrep -P $near_pid)
 await near.log gateway_ike_failed
-for n in $(seq 500); do [ $(grep -c gateway_tunnel_up near.log) -ge 2 ] && break; sleep 0.02; done
+for n in $(seq 1500); do [ $(grep -c gateway_tunnel_up near.log) -ge 2 ] && break; sleep 0.02; done
 wait $pinging || true; loss ping-daemon.log
 grep -c gateway_tunnel_up near.log
 kill -TERM $near_pid; wait $near_pid
@@ -551,7 +553,7 @@ END
 gateway near ""
 charon one "$one_in"
 charon two "$two_in"
-for n in $(seq 500); do [ $(grep -c gateway_tunnel_up near.log) -ge 2 ] && break; sleep 0.02; done
+for n in $(seq 1500); do [ $(grep -c gateway_tunnel_up near.log) -ge 2 ] && break; sleep 0.02; done
 for peer in 1 2; do
   ping -c 100 -i 0.01 -I 10.1.0.1 10.1$peer.0.1 > ping-$peer.log & pings="$pings $!"
 done

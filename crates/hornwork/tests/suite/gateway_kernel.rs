@@ -156,7 +156,7 @@ daemon=$(pgrep -P $near_pid)
 kill -KILL $near_pid; wait $near_pid 2>/dev/null || true
 left killed
 wire orphaned; ping -c 10 -i 0.02 -W 1 -I 10.1.0.1 10.2.0.1 > ping-orphaned.log || true; wire_end orphaned
-for n in $(seq 250); do [ -e /proc/$daemon ] || break; sleep 0.02; done
+for n in $(seq 1500); do [ -e /proc/$daemon ] || break; sleep 0.02; done
 cp near.log near-first.log; sed -i "s/^rekey_s = .*/rekey_s = 5/" near.toml
 gateway near ""
 grep -o "removed .* of an earlier run" near.log

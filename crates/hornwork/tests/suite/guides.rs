@@ -185,6 +185,10 @@ impl Guide {
         text.push_str(
             "await() { for n in $(seq 400); do grep -q \"$2\" \"$1\" 2>/dev/null && return 0; sleep 0.1; done; echo \"no $2 in $1\"; return 1; }\n",
         );
+        // A port of this network, in the kernel's notation.
+        text.push_str(
+            "listens() { for n in $(seq 400); do cat /proc/net/udp /proc/net/tcp | grep -q \"$(printf ':%04X ' $1)\" && return 0; sleep 0.1; done; echo \"nothing at port $1\"; return 1; }\n",
+        );
         text.push_str(script);
         std::fs::write(self.folder.join("script"), text).expect("script");
         let mut process = Process::start(
@@ -472,7 +476,7 @@ fn scenario_of_the_load_test_guide_runs() {
         .expect("the scenario");
     let script = format!(
         "hornwork run -c pbx.toml > border.log 2>&1 &\nborder=$!\nawait border.log socket_opened || exit 1\n\
-         hornwork lab run {} --local 10.0.0.20:5070 > answers.log 2>&1 &\nsleep 1\n\
+         hornwork lab run {} --local 10.0.0.20:5070 > answers.log 2>&1 &\nlistens 5070 || exit 1\n\
          {line} > scenario.log 2>&1 || exit 1\nkill -TERM $border\nwait $border\n",
         root().join("scenarios/sipp/uas.xml").display(),
     );
@@ -580,16 +584,16 @@ fn kamailio_guide_carries_calls_through_the_media_node() {
     // SIPp, whose built-in scenarios ignore Record-Route, and a refused one.
     let script = format!(
         "{} > node.log 2>&1 &\nnode=$!\nawait node.log socket_opened || exit 1\n\
-         {} -Y \"$PWD\" -w \"$PWD\" -x fm -X fm > kamailio.log 2>&1 &\nsleep 2\n\
+         {} -Y \"$PWD\" -w \"$PWD\" -x fm -X fm > kamailio.log 2>&1 &\nlistens 5060 || exit 1\n\
          {} > answer.log 2>&1 &\nanswer=$!\nawait answer.log 'waiting for a call' || exit 1\n\
          {} || exit 1\n{} > call.log 2>&1 || exit 1\nwait $answer || exit 1\n\
-         sipp -sf {} -i 127.0.0.1 -p 5080 -nostdin > uas.log 2>&1 &\nuas=$!\nsleep 0.5\n\
+         sipp -sf {} -i 127.0.0.1 -p 5080 -nostdin > uas.log 2>&1 &\nuas=$!\nlistens 5080 || exit 1\n\
          sipp -sf {} -i 127.0.0.1 -p 5090 -m 5 -r 5 -d 300 -s 600 -nostdin 127.0.0.1:5060 > uac.log 2>&1 || exit 1\n\
-         kill -KILL $uas\nwait $uas 2>/dev/null\nsipp -sf busy.xml -i 127.0.0.1 -p 5080 -nostdin > busy.log 2>&1 &\nsleep 0.5\n\
+         kill -KILL $uas\nwait $uas 2>/dev/null\nsipp -sf busy.xml -i 127.0.0.1 -p 5080 -nostdin > busy.log 2>&1 &\nlistens 5080 || exit 1\n\
          hornwork phone call sip:600@127.0.0.1:5060 > refused.log 2>&1 && exit 1\n\
          hornwork phone register sip:1000@127.0.0.1:5060 --password x --seconds 1 > register.log 2>&1 && exit 1\n\
          exec 3<>/dev/udp/127.0.0.1/5060\ncat stranger.sip >&3\ndd bs=2048 count=1 <&3 > stranger.log 2>/dev/null\n\
-         sleep 0.5\ncp node.log ended.log\nkill -TERM $node\nwait $node\n",
+         for n in $(seq 100); do [ $(grep -c reason=deleted node.log) -ge 7 ] && break; sleep 0.1; done\ncp node.log ended.log\nkill -TERM $node\nwait $node\n",
         line("hornwork run"),
         line("kamailio -f"),
         line("hornwork phone answer"),
@@ -640,7 +644,7 @@ fn asterisk_guide_registers_challenges_and_calls() {
         std::fs::write(folder.join("accounts"), account).expect("account");
     }
     let script = format!(
-        "kamailio -f {} -DD -E -Y \"$PWD\" -w \"$PWD\" -x fm -X fm > kamailio.log 2>&1 &\nsleep 2\n\
+        "kamailio -f {} -DD -E -Y \"$PWD\" -w \"$PWD\" -x fm -X fm > kamailio.log 2>&1 &\nlistens 5060 || exit 1\n\
          hornwork run -c border.toml > border.log 2>&1 &\nborder=$!\nawait border.log socket_opened || exit 1\n\
          baresip -f 1001 -n 127.0.0.1 -t 25 > 1001.log 2>&1 &\nawait border.log registration_stored || exit 1\n\
          baresip -f 1000 -n 127.0.0.1 -e '/dial sip:1001@192.0.2.10' -t 8 > 1000.log 2>&1\n\

@@ -180,7 +180,7 @@ done
 for file in /etc/hornwork/hornwork.toml /usr/share/doc/hornwork/examples/pbx.toml; do
   hornwork run -c "$file" > /run.log 2>&1 &
   border=$!
-  for n in $(seq 100); do grep -q socket_opened /run.log && break; sleep 0.1; done
+  for n in $(seq 300); do grep -q socket_opened /run.log && break; sleep 0.1; done
   kill -TERM $border
   wait $border || { echo "$file did not run"; cat /run.log; exit 1; }
   grep -q socket_opened /run.log || { echo "no socket of $file"; cat /run.log; exit 1; }
@@ -439,9 +439,9 @@ fn image_is_built_and_runs_the_border() {
     ]);
     assert!(health.contains("ok"), "{health}");
     border.signal("TERM");
-    assert!(border.wait(std::time::Duration::from_secs(10)).is_some());
+    assert!(border.wait(std::time::Duration::from_secs(30)).is_some());
     // The process in the container has ended as well.
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while common::answers_options(sip) {
         assert!(std::time::Instant::now() < end, "the border runs on");
     }

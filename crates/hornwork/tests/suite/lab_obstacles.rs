@@ -212,6 +212,7 @@ fn run_leaves_the_network_as_it_was_and_no_program() {
             $HW lab run call-rate --subject hornwork {sets} --out $SIGNAL >/dev/null 2>$SIGNAL.log & P=$!
             # The subject runs.
             for N in $(seq 300); do pgrep -P $P >children && break; sleep 0.1; done
+            for N in $(seq 300); do grep -q 'trial 1 of' $SIGNAL.log && break; sleep 0.1; done
             sleep 1.5; kill -$SIGNAL $P; wait $P || echo $? >$SIGNAL.code
             for N in $(seq 150); do
                 LEFT=; for C in $(cat children); do test -e /proc/$C && LEFT=1; done
@@ -243,6 +244,7 @@ fn generator_that_was_stopped_is_named_and_its_subject_is_not_judged() {
             --set callers.duration_seconds=10 --set callers.hold_seconds=0.3 --out out >out.text 2>out.log & P=$!
         # The subject runs.
         for N in $(seq 300); do pgrep -P $P >children && break; sleep 0.1; done
+        for N in $(seq 300); do grep -q 'trial 1 of' out.log && break; sleep 0.1; done
         sleep 4; kill -STOP $P; sleep 1.5; kill -CONT $P
         wait $P || echo $? >code
     ";

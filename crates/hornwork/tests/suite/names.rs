@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{border, example, media_ports, scratch};
+use common::{border, example, free_port, media_ports, scratch};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, UdpSocket};
 use std::sync::Arc;
@@ -85,7 +85,7 @@ fn truncated_answer_is_requested_over_tcp() {
     trunk
         .set_read_timeout(Some(Duration::from_secs(10)))
         .expect("timeout");
-    let sip = 5466;
+    let sip = free_port();
     let configuration = example(
         "loopback.toml",
         sip,

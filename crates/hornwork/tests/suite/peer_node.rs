@@ -706,6 +706,8 @@ fn recording_on_a_full_disk_delays_nothing() {
     }
     while b.media.recv(&mut [0; 2_048]).is_ok() {}
     // Fifty packets and fifty commands while the disk is full.
+    let limit = Some(PATIENCE);
+    b.media.set_read_timeout(limit).expect("timeout");
     let mut bytes = [0; 2_048];
     for number in 0..50 {
         let packet = rtp(7, 5_000 + number);
@@ -780,7 +782,7 @@ fn sound_file(samples: &[i16]) -> Vec<u8> {
     codec::wav::write(codec::wav::Encoding::Pcm16, 16_000, 1, samples).expect("a file")
 }
 
-/// Receives packets until `some` have arrived and none for a second; with arrival times relative to the first.
+/// Receives packets until `some` have arrived and none for two seconds; with arrival times relative to the first.
 fn listen(socket: &UdpSocket, some: usize) -> Vec<(Duration, Vec<u8>)> {
     let mut came: Vec<(Duration, Vec<u8>)> = Vec::new();
     let mut bytes = [0; 2_048];
@@ -790,7 +792,7 @@ fn listen(socket: &UdpSocket, some: usize) -> Vec<(Duration, Vec<u8>)> {
         if let Ok((length, _)) = socket.recv_from(&mut bytes) {
             last = Instant::now();
             came.push((begun.elapsed(), bytes[..length].to_vec()));
-        } else if came.len() >= some && last.elapsed() > Duration::from_secs(1) {
+        } else if came.len() >= some && last.elapsed() > Duration::from_secs(2) {
             return came;
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{Process, answers_options, border, free_port, installed, media_ports, root, scratch};
+use common::{Process, border, free_port, installed, media_ports, root, scratch, serves};
 use serde_json::Value;
 use std::net::UdpSocket;
 use std::path::Path;
@@ -157,7 +157,7 @@ fn start_border_with(
     );
     let called_process = called_process.at_port(called);
     let border = border(folder, &text, sip);
-    assert!(answers_options(sip));
+    assert!(serves(sip));
     BorderWithNodes {
         border,
         _called: called_process,

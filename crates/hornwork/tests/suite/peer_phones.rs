@@ -55,7 +55,7 @@ fn linphone(
             &folder.join(format!("linphone-{attempt}.log")),
         );
         let keyboard = phone.stdin();
-        let end = Instant::now() + Duration::from_secs(8);
+        let end = Instant::now() + Duration::from_secs(20);
         while Instant::now() < end && phone.wait(Duration::from_millis(50)).is_none() {
             if border.log().matches(&registered).count() > known {
                 return (phone, keyboard);
@@ -169,7 +169,7 @@ fn baresip_with_unsupported_certificate() {
     let spoken = voice(&folder, "caller.wav", codec::speech::speech());
     let (a, b) = (folder.join("a"), folder.join("b"));
     let callee = baresip_with_encryption(&b, 1001, sip, &spoken, "dtls_srtp", &["-t", "30"]);
-    assert!(until(&border, "stored aor=1001 ", Duration::from_secs(15)));
+    assert!(until(&border, "stored aor=1001 ", Duration::from_secs(30)));
     let dial = format!("/dial sip:1001@127.0.0.1:{sip}");
     let caller = baresip_with_encryption(
         &a,
@@ -180,7 +180,7 @@ fn baresip_with_unsupported_certificate() {
         &["-e", &dial, "-t", "12"],
     );
     assert!(
-        until(&border, "call_ended", Duration::from_secs(15)),
+        until(&border, "call_ended", Duration::from_secs(30)),
         "{}\n{}",
         caller.log(),
         border.log()
@@ -207,18 +207,18 @@ fn baresip_without_srtp_is_refused_if_srtp_is_required() {
     let spoken = voice(&folder, "caller.wav", codec::speech::speech());
     let b = folder.join("b");
     let callee = baresip(&b, 1001, sip, &spoken, &["-t", "30"]);
-    assert!(until(&border, "stored aor=1001 ", Duration::from_secs(15)));
+    assert!(until(&border, "stored aor=1001 ", Duration::from_secs(30)));
     let dial = format!("/dial sip:1001@127.0.0.1:{sip}");
     let a = folder.join("a");
     let caller = baresip(&a, 1000, sip, &spoken, &["-e", &dial, "-t", "12"]);
     assert!(
-        until(&border, "media_security_failed", Duration::from_secs(10)),
+        until(&border, "media_security_failed", Duration::from_secs(30)),
         "{}\n{}",
         caller.log(),
         border.log()
     );
     assert!(
-        until(&caller, "488", Duration::from_secs(5)),
+        until(&caller, "488", Duration::from_secs(30)),
         "{}",
         caller.log()
     );
@@ -271,7 +271,7 @@ fn baresip_calls_in(
         &["-t", "40"],
     );
     assert!(
-        until(&border, "stored aor=1001 ", Duration::from_secs(15)),
+        until(&border, "stored aor=1001 ", Duration::from_secs(30)),
         "callee did not register: {}\n{}",
         callee.log(),
         border.log()
@@ -287,17 +287,17 @@ fn baresip_calls_in(
         &["-e", &dial, "-t", "12"],
     );
     assert!(
-        until(&border, "call_answered", Duration::from_secs(10)),
+        until(&border, "call_answered", Duration::from_secs(30)),
         "no call: {}\n{}",
         caller.log(),
         border.log()
     );
     assert!(
-        border.log().contains("stored aor=1000 "),
+        until(&border, "stored aor=1000 ", Duration::from_secs(30)),
         "the caller is registered too: {}",
         border.log()
     );
-    caller.wait(Duration::from_secs(20));
+    caller.wait(Duration::from_secs(30));
     drop(callee);
     let correlations = [
         correlation(&recording(&a, "dec.wav"), codec::speech::answer()),
@@ -331,7 +331,7 @@ fn linphone_calls(name: &str, interface: &str, encryption: &str) -> Option<Strin
     let callee_voice = voice(&folder, "callee.wav", codec::speech::answer());
     let callee = baresip(&b, 1003, sip, &callee_voice, &["-t", "60"]);
     assert!(
-        until(&border, "stored aor=1003 ", Duration::from_secs(15)),
+        until(&border, "stored aor=1003 ", Duration::from_secs(30)),
         "callee did not register: {}\n{}",
         callee.log(),
         border.log()
@@ -348,7 +348,7 @@ fn linphone_calls(name: &str, interface: &str, encryption: &str) -> Option<Strin
         std::thread::sleep(Duration::from_millis(300));
     }
     assert!(
-        until(&border, "call_answered", Duration::from_secs(10)),
+        until(&border, "call_answered", Duration::from_secs(30)),
         "no call: {}\n{}",
         caller.log(),
         border.log()
@@ -356,7 +356,7 @@ fn linphone_calls(name: &str, interface: &str, encryption: &str) -> Option<Strin
     std::thread::sleep(Duration::from_secs(6));
     type_in(&caller, &mut keyboard, "terminate");
     assert!(
-        until(&border, "call_ended", Duration::from_secs(5)),
+        until(&border, "call_ended", Duration::from_secs(30)),
         "no end: {}\n{}",
         caller.log(),
         border.log()
@@ -420,7 +420,7 @@ fn browser_and_baresip(name: &str, ice: &str, calls: bool) {
     let (page, phone) = if calls {
         let phone = baresip(&b, 1001, sip, &callee_voice, &["-t", "90"]);
         assert!(
-            until(&border, "stored aor=1001 ", Duration::from_secs(15)),
+            until(&border, "stored aor=1001 ", Duration::from_secs(30)),
             "callee did not register: {}\n{}",
             phone.log(),
             border.log()

@@ -51,7 +51,7 @@ if command -v tshark >/dev/null; then
 fi
 "$2" run -c border.toml >border.log 2>&1 & border=$!
 nsenter --net=/proc/$server/ns/net sipp -sn uas -i $vc -mi $vc -p 5060 -rtp_echo -nostdin -m 2 -timeout 150s >uas.log 2>&1 &
-for wait in $(seq 500); do
+for wait in $(seq 1500); do
   grep -qF "purpose=\"sip udp\" address=$open$b2$close:5060" border.log && nsenter --net=/proc/$server/ns/net grep -q :13C4 /proc/net/udp /proc/net/udp6 && break
   sleep 0.02
 done
@@ -495,7 +495,7 @@ fn unavailable_af_xdp_prevents_the_start_if_required() {
                 "-n",
                 "sh",
                 "-c",
-                &format!("{wire} {bare} timeout -s INT 3 \"$@\""),
+                &format!("{wire} {bare} timeout -s INT 6 \"$@\""),
                 "sh",
             ])
             .args([PROGRAM, "run", "-c"])

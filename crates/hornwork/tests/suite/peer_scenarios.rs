@@ -4,11 +4,11 @@
 use crate::common;
 
 use common::{
-    Process, border, example, free_port, installed, media_ports, root, scratch, testdata,
+    Process, border, example, free_port, installed, is_open, media_ports, root, scratch, testdata,
 };
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The program that plays a scenario.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,7 +61,8 @@ impl PlayerSettings<'_> {
         let (local, calls) = (format!("127.0.0.1:{}", self.port), self.calls.to_string());
         command.args(["--local", &local, "--calls", &calls, "--rate", "20"]);
         command.args(["--limit", "100", "--hold", "200", "--timeout", "60"]);
-        let media = format!("127.0.0.1:{}", self.port + 10_000);
+        // Not among the media ports of borders of other tests.
+        let media = format!("127.0.0.1:{}", free_port());
         command.args(["--transport", self.transport, "--inject", "fields.csv"]);
         command.args(["--media", &media]);
         command
@@ -111,7 +112,13 @@ fn play_at(
         calls,
     };
     let mut callee = callee.start(players.1, folder, "callee");
-    std::thread::sleep(Duration::from_millis(400));
+    // Until it listens, or ends.
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is_open(callee_port) && Instant::now() < end {
+        if callee.wait(Duration::from_millis(20)).is_some() {
+            break;
+        }
+    }
     let caller = PlayerSettings {
         file: pair.0,
         port: caller_port,

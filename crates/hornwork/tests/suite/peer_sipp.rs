@@ -2,7 +2,9 @@
 
 use crate::common;
 
-use common::{Process, border, example, installed, media_ports, root, scratch, testdata};
+use common::{
+    Process, border, example, free_port, installed, media_ports, root, scratch, testdata,
+};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -38,12 +40,12 @@ fn ten_thousand_calls_at_a_thousand_a_second() {
     if !installed(&["sipp"]) {
         return;
     }
-    for (name, file, sip) in [
-        ("sipp-bypass", "loopback-bypass.toml", 5160),
-        ("sipp-anchor", "loopback.toml", 5162),
+    for (name, file) in [
+        ("sipp-bypass", "loopback-bypass.toml"),
+        ("sipp-anchor", "loopback.toml"),
     ] {
         let folder = scratch(name);
-        let trunk = sip + 20;
+        let (sip, trunk) = (free_port(), free_port());
         // A stalled machine has more calls up at a time than the price of media admits.
         let more = "[limits]\ncpu_percent = 100000\n";
         let text = example(file, sip, trunk, media_ports(2_000), more);
@@ -253,7 +255,7 @@ fn trunk_is_pinged() {
         return;
     }
     let folder = scratch("sipp-ping");
-    let (sip, trunk) = (5166, 5186);
+    let (sip, trunk) = (free_port(), free_port());
     let configuration = example("loopback.toml", sip, trunk, media_ports(100), "").replace(
         &format!("target = \"udp:127.0.0.1:{trunk}\""),
         &format!("target = \"udp:127.0.0.1:{trunk}\"\nping = 1"),
@@ -268,7 +270,7 @@ fn trunk_is_pinged() {
         .collect();
     let mut uas = sipp(&folder, "ping", trunk, &list);
     assert_eq!(
-        uas.wait(Duration::from_secs(20)),
+        uas.wait(Duration::from_secs(30)),
         Some(true),
         "{}\n{}",
         errors(&folder, "ping"),
@@ -283,7 +285,7 @@ fn shared_scenarios() {
         return;
     }
     let folder = scratch("sipp-scenarios");
-    let (sip, trunk) = (5170, 5190);
+    let (sip, trunk) = (free_port(), free_port());
     // Registrations are accepted without authentication: the scenario has no digest.
     let configuration = example("loopback.toml", sip, trunk, media_ports(1_000), "").replace(
         "kind = \"access\"",
@@ -333,11 +335,11 @@ fn shared_scenarios() {
         .chain(list.iter().map(String::as_str))
         .collect();
         let mut uac = sipp(&folder, &format!("{name}-uac"), sip + 1, &list);
-        let good = uac.wait(Duration::from_secs(20)) == Some(true);
+        let good = uac.wait(Duration::from_secs(30)) == Some(true);
         let callee_good = LEFT_OPEN.contains(name)
             || uas
                 .as_mut()
-                .is_none_or(|uas| uas.wait(Duration::from_secs(5)) == Some(true));
+                .is_none_or(|uas| uas.wait(Duration::from_secs(30)) == Some(true));
         if !good || !callee_good {
             failures.push(format!(
                 "{name}: caller {good}, callee {callee_good} {}\n{}",

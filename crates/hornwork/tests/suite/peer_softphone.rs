@@ -43,7 +43,7 @@ fn baresip_is_called_through_the_border() {
             &["-t", "40"],
         );
         assert!(
-            until(&border, "stored aor=1001 ", Duration::from_secs(15)),
+            until(&border, "stored aor=1001 ", Duration::from_secs(30)),
             "{}",
             callee.log()
         );
@@ -179,7 +179,7 @@ fn baresip_is_transferred() {
     let home = folder.join("baresip");
     let transferee = baresip_with_codec("PCMA", &home, 1001, sip, &spoken, "", &["-t", "40"]);
     assert!(
-        until(&border, "stored aor=1001 ", Duration::from_secs(15)),
+        until(&border, "stored aor=1001 ", Duration::from_secs(30)),
         "{}",
         transferee.log()
     );
@@ -219,7 +219,7 @@ fn baresip_is_transferred() {
     assert_eq!(output.status.code(), Some(0), "{shown}\n{logs}");
     assert!(shown.contains("transfer: accepted"), "{shown}\n{logs}");
     assert!(
-        until(&target, "established", Duration::from_secs(10)),
+        until(&target, "established", Duration::from_secs(30)),
         "{shown}\n{logs}"
     );
     assert!(shown.contains("transferred"), "{shown}\n{logs}");
@@ -274,11 +274,12 @@ fn linphone_is_called_and_calls() {
         .expect("linphone");
     // It listens on IPv6 with IPv4 addresses mapped, a moment after its console has started.
     assert!(
-        until(&console, "record", Duration::from_secs(10)),
+        until(&console, "record", Duration::from_secs(30)),
         "{}",
         console.log()
     );
-    std::thread::sleep(Duration::from_secs(2));
+    let console = console.at_port(port);
+    std::thread::sleep(Duration::from_millis(500));
     let output = phone(
         &folder,
         &[
@@ -384,7 +385,7 @@ fn sipp_calls_and_is_called() {
         uas.log()
     );
     assert_eq!(
-        uas.wait(Duration::from_secs(15)),
+        uas.wait(Duration::from_secs(30)),
         Some(true),
         "{}",
         uas.log()
@@ -396,14 +397,14 @@ fn sipp_calls_and_is_called() {
     let uac = free_port().to_string();
     let mut uac = sipp(&["-sn", "uac", "-d", "1000", "-p", &uac, &local], "uac.log");
     assert_eq!(
-        uac.wait(Duration::from_secs(20)),
+        uac.wait(Duration::from_secs(30)),
         Some(true),
         "{}\n{}",
         uac.log(),
         callee.log()
     );
     assert_eq!(
-        callee.wait(Duration::from_secs(10)),
+        callee.wait(Duration::from_secs(30)),
         Some(true),
         "{}",
         callee.log()
@@ -427,12 +428,12 @@ fn tshark_computes_the_same_jitter() {
     let capture = folder.join("call.pcap");
     let mut tshark = Process::start(
         Command::new("tshark")
-            .args(["-q", "-i", "lo", "-f", "udp", "-a", "duration:8", "-w"])
+            .args(["-q", "-i", "lo", "-f", "udp", "-B", "16", "-w"])
             .arg(&capture)
             .stdin(Stdio::null()),
         &folder.join("tshark.log"),
     );
-    if !until(&tshark, "Capturing on", Duration::from_secs(10)) {
+    if !until(&tshark, "Capturing on", Duration::from_secs(30)) {
         eprintln!("skipped: tshark cannot capture: {}", tshark.log());
         return;
     }
@@ -448,8 +449,11 @@ fn tshark_computes_the_same_jitter() {
         &["call", &uri, "--codec", "pcma", "--seconds", "4"],
     );
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-    assert_eq!(callee.wait(Duration::from_secs(10)), Some(true));
-    assert!(tshark.wait(Duration::from_secs(20)).is_some());
+    assert_eq!(callee.wait(Duration::from_secs(30)), Some(true));
+    // The last packets are in its buffer.
+    std::thread::sleep(Duration::from_secs(1));
+    tshark.signal("TERM");
+    assert!(tshark.wait(Duration::from_secs(30)).is_some());
     let figures = json(&folder, "callee.json");
     let streams = Command::new("tshark")
         .args(["-q", "-z", "rtp,streams", "-r"])

@@ -29,7 +29,7 @@ fn with_call_log(text: &str) -> String {
 
 /// Waits until `condition` holds for the output of the process.
 fn until(process: &Process, condition: impl Fn(&str) -> bool) {
-    let end = Instant::now() + Duration::from_secs(15);
+    let end = Instant::now() + Duration::from_secs(30);
     while !condition(&process.log()) {
         assert!(Instant::now() < end, "waited in vain: {}", process.log());
         std::thread::sleep(Duration::from_millis(20));
@@ -57,13 +57,13 @@ fn ten_thousand_calls_through_two_workers() {
     if !installed(&["sipp"]) {
         return;
     }
-    for (name, file, sip, way) in [
-        ("workers-bypass", "loopback-bypass.toml", 5260, "u1"),
-        ("workers-anchor", "loopback.toml", 5264, "u1"),
-        ("workers-tcp", "loopback-bypass.toml", 5268, "t1"),
+    for (name, file, way) in [
+        ("workers-bypass", "loopback-bypass.toml", "u1"),
+        ("workers-anchor", "loopback.toml", "u1"),
+        ("workers-tcp", "loopback-bypass.toml", "t1"),
     ] {
         let folder = scratch(name);
-        let trunk = sip + 20;
+        let (sip, trunk) = (free_port(), free_port());
         // A stalled machine has more calls up at a time than the price of media admits.
         let more = format!("{TWO}[limits]\ncpu_percent = 100000\n");
         let text = with_call_log(&example(file, sip, trunk, media_ports(4_000), &more));
@@ -88,7 +88,7 @@ fn ten_thousand_calls_through_two_workers() {
             .join("\n");
         assert_eq!(ended, Some(true), "{name}: {tail}");
         process.signal("TERM");
-        assert_eq!(process.wait(Duration::from_secs(10)), Some(true));
+        assert_eq!(process.wait(Duration::from_secs(30)), Some(true));
         let log = process.log();
         let calls = calls_of_each(&log);
         assert!(
@@ -113,7 +113,7 @@ fn drain_ends_with_the_last_call_of_the_last_worker() {
         return;
     }
     let folder = scratch("workers-drain");
-    let (sip, trunk) = (5272, 5292);
+    let (sip, trunk) = (free_port(), free_port());
     let text = example("loopback-bypass.toml", sip, trunk, media_ports(1_000), TWO);
     let text = with_call_log(&text);
     let mut process = border(&folder, &text, sip);
@@ -132,9 +132,9 @@ fn drain_ends_with_the_last_call_of_the_last_worker() {
     );
     let late = ["-sn", "uac", &target, "-m", "4", "-timeout", "2"];
     let mut late = sipp(&folder, "late", sip + 2, &late);
-    assert_eq!(late.wait(Duration::from_secs(5)), Some(false));
-    assert_eq!(uac.wait(Duration::from_secs(10)), Some(true));
-    assert_eq!(process.wait(Duration::from_secs(10)), Some(true));
+    assert_eq!(late.wait(Duration::from_secs(30)), Some(false));
+    assert_eq!(uac.wait(Duration::from_secs(30)), Some(true));
+    assert_eq!(process.wait(Duration::from_secs(30)), Some(true));
     let log = process.log();
     assert!(log.contains("drain_finished terminated=0"), "{log}");
 }
@@ -163,7 +163,7 @@ fn changed_number_of_workers_needs_a_restart() {
     process.signal("HUP");
     until(&process, |log| log.contains("configuration_reloaded"));
     process.signal("TERM");
-    assert_eq!(process.wait(Duration::from_secs(5)), Some(true));
+    assert_eq!(process.wait(Duration::from_secs(30)), Some(true));
 }
 
 #[test]

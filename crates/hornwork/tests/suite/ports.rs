@@ -175,6 +175,21 @@ fn ephemeral_ports_are_a_mistake() {
     assert!(log.contains("remark: media ports"), "{log}");
 }
 
+/// The program of a test claims its ports later than the test chooses them, and again after a restart.
+#[test]
+fn media_ports_of_a_test_are_not_given_to_another_one() {
+    let (first, last) = media_ports(40);
+    // More than there are, by tests that end at once.
+    for _ in 0..400 {
+        let other = std::thread::spawn(|| media_ports(40));
+        let (begin, end) = other.join().expect("ports");
+        assert!(
+            end < first || last < begin,
+            "{begin}-{end} and {first}-{last}"
+        );
+    }
+}
+
 /// Binds a port of 127.0.0.1 once it is free; returns the wait, too.
 fn bind_when_free(port: u16) -> (UdpSocket, Duration) {
     let begun = Instant::now();

@@ -284,12 +284,12 @@ fn documented_border_runs() {
     );
     for address in ["127.0.0.2:5060", "127.0.0.10:5060"] {
         let opened = format!("socket_opened purpose=\"sip udp\" address={address}");
-        wait_for(&border, &opened, Duration::from_secs(10));
+        wait_for(&border, &opened, Duration::from_secs(30));
     }
     border.signal("HUP");
-    wait_for(&border, "configuration_reloaded", Duration::from_secs(5));
+    wait_for(&border, "configuration_reloaded", Duration::from_secs(30));
     border.signal("TERM");
-    assert_eq!(border.wait(Duration::from_secs(5)), Some(true));
+    assert_eq!(border.wait(Duration::from_secs(30)), Some(true));
 }
 
 #[test]
@@ -455,7 +455,7 @@ fn stand_in(folder: &ReadmeFolder) -> Process {
         folder.command("hornwork").args(["run", "-c", "pbx.toml"]),
         &folder.folder.join("pbx.log"),
     );
-    wait_for(&process, "socket_opened", Duration::from_secs(10));
+    wait_for(&process, "socket_opened", Duration::from_secs(30));
     process
 }
 

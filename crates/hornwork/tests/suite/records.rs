@@ -1,10 +1,12 @@
 //! Call records (CDRs) of real calls: their number and fields, a crash, and a full disk.
 
 use crate::common;
+use crate::history::await_log;
 use crate::peer_sipp::sipp;
 
-use common::{Process, border, example, installed, media_ports, scratch};
+use common::{Process, border, example, free_port, installed, media_ports, scratch};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -33,6 +35,34 @@ pub(crate) fn wait_for_records(folder: &Path, count: usize) -> Vec<Value> {
     }
 }
 
+/// Waits until the journal has this number of answered calls without an end, and notes twice after them that the border
+/// runs, a second apart.
+fn wait_for_journal(folder: &Path, count: usize) {
+    let end = Instant::now() + Duration::from_secs(40);
+    loop {
+        let text = std::fs::read_to_string(folder.join("running.journal")).unwrap_or_default();
+        let (mut running, mut notes) = (BTreeSet::new(), 0);
+        for line in text.lines() {
+            // The last line may be incomplete.
+            let entry: Value = serde_json::from_str(line).unwrap_or_default();
+            notes += u32::from(entry["alive"].is_string());
+            if let Some(id) = entry["ended"].as_str() {
+                running.remove(id);
+            }
+            let record = &entry["running"];
+            if record["answered"].is_string() {
+                running.insert(record["id"].as_str().expect("an identifier").to_owned());
+                notes = 0;
+            }
+        }
+        if running.len() == count && notes >= 2 {
+            return;
+        }
+        assert!(Instant::now() < end, "{} of {count}", running.len());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 fn configuration(folder: &Path, file: &str, sip: u16, trunk: u16, more: &str) -> String {
     let more = format!(
         "[records]\nfolder=\"{}\"\n{more}",
@@ -47,7 +77,7 @@ fn each_call_of_sipp_has_a_record() {
         return;
     }
     let folder = scratch("records-sipp");
-    let (sip, trunk) = (5190, 5191);
+    let (sip, trunk) = (free_port(), free_port());
     let text = configuration(&folder, "loopback.toml", sip, trunk, "format=\"both\"\n");
     let mut border = border(&folder, &text, sip);
     let uas = sipp(&folder, "uas", trunk, &["-sn", "uas", "-l", "8000"]).at_port(trunk);
@@ -105,7 +135,7 @@ fn each_call_of_sipp_has_a_record() {
         );
     }
     border.signal("TERM");
-    assert_eq!(border.wait(Duration::from_secs(10)), Some(true));
+    assert_eq!(border.wait(Duration::from_secs(30)), Some(true));
     assert_eq!(
         records(&folder.join("records")).len(),
         3_005,
@@ -119,7 +149,7 @@ fn calls_cut_by_kill_9_have_records_after_the_restart() {
         return;
     }
     let folder = scratch("records-crash");
-    let (sip, trunk) = (5196, 5197);
+    let (sip, trunk) = (free_port(), free_port());
     let text = configuration(&folder, "loopback.toml", sip, trunk, "");
     let mut first = border(&folder, &text, sip);
     let _uas = sipp(&folder, "uas", trunk, &["-sn", "uas", "-l", "8000"]).at_port(trunk);
@@ -132,14 +162,14 @@ fn calls_cut_by_kill_9_have_records_after_the_restart() {
         "{}",
         uac.log()
     );
+    wait_for_records(&folder.join("records"), 400);
     let standing = [
         "-sn", "uac", &target, "-r", "100", "-m", "60", "-l", "60", "-d", "60000",
     ];
     let _standing = sipp(&folder, "standing", sip + 3, &standing);
-    // The calls are up, and the journal has them a second later.
-    std::thread::sleep(Duration::from_millis(2_500));
+    wait_for_journal(&folder.join("records"), 60);
     first.signal("KILL");
-    first.wait(Duration::from_secs(5));
+    first.wait(Duration::from_secs(30));
     let before = records(&folder.join("records")).len();
     assert_eq!(before, 400);
     let mut second = border(&folder, &text, sip);
@@ -162,9 +192,9 @@ fn calls_cut_by_kill_9_have_records_after_the_restart() {
         );
         assert!(record["legs"][1]["media"].is_object(), "{record}");
     }
-    assert!(second.log().contains("calls_cut"), "{}", second.log());
+    await_log(&second, "calls_cut");
     second.signal("KILL");
-    second.wait(Duration::from_secs(5));
+    second.wait(Duration::from_secs(30));
     let _third = border(&folder, &text, sip);
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(
@@ -206,7 +236,7 @@ fn full_disk_delays_records_and_no_call() {
         return;
     }
     let folder = scratch("records-full");
-    let (sip, trunk) = (5202, 5203);
+    let (sip, trunk) = (free_port(), free_port());
     // Without overload control, which may refuse a call where the host stops the border for a moment.
     let more = "[sip]\nqueueing_delay_ms=0\n";
     let text = configuration(&folder, "loopback.toml", sip, trunk, more);
@@ -223,7 +253,7 @@ fn full_disk_delays_records_and_no_call() {
         "{}",
         uac.log()
     );
-    assert!(border.log().contains("records_failed"), "{}", border.log());
+    await_log(&border, "records_failed");
     // Seen through the mount namespace of the border.
     let inside = Path::new("/proc")
         .join(border.id().to_string())
@@ -244,9 +274,6 @@ fn full_disk_delays_records_and_no_call() {
         .status();
     assert!(grown.is_ok_and(|status| status.success()));
     wait_for_records(&inside, 1_000);
-    let log = border.log();
-    assert!(
-        log.contains("records_recovered") && log.contains("lost=0"),
-        "{log}"
-    );
+    let log = await_log(&border, "records_recovered");
+    assert!(log.contains("lost=0"), "{log}");
 }

@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{Process, border, example, installed, media_ports, root, scratch};
+use common::{Process, border, example, free_port, installed, media_ports, root, scratch};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -425,7 +425,7 @@ fn sipp_receives_headers_changed_by_rules_on_both_sides() {
         return;
     }
     let folder = scratch("rules-sipp");
-    let (sip, trunk) = (5250, 5270);
+    let (sip, trunk) = (free_port(), free_port());
     let text = example("header-rules.toml", sip, trunk, media_ports(1_000), "");
     let border = border(&folder, &text, sip);
     let scenario = |name: &str| {
@@ -442,7 +442,7 @@ fn sipp_receives_headers_changed_by_rules_on_both_sides() {
         &["-sf", &scenario("uac-rules.xml"), &target],
     );
     let good = uac.wait(Duration::from_secs(30)) == Some(true)
-        && uas.wait(Duration::from_secs(10)) == Some(true);
+        && uas.wait(Duration::from_secs(30)) == Some(true);
     let errors = |name: &str| {
         std::fs::read_to_string(folder.join(format!("{name}.err"))).unwrap_or_default()
     };

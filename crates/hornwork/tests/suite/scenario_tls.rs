@@ -44,7 +44,7 @@ fn calls_succeed_over_tls_and_untrusted_certificate_ends_the_run() {
     ];
     let mut callee = player(&folder, "uas.xml", &ours, "callee.log");
     let ready = std::time::Instant::now();
-    while std::net::TcpStream::connect(&at).is_err() && ready.elapsed() < Duration::from_secs(10) {
+    while std::net::TcpStream::connect(&at).is_err() && ready.elapsed() < Duration::from_secs(30) {
         std::thread::sleep(Duration::from_millis(50));
     }
     let trusting = |authority| {

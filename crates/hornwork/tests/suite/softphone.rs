@@ -39,7 +39,7 @@ pub fn answering(folder: &Path, arguments: &[&str]) -> Process {
         false => "waiting for a call",
     };
     assert!(
-        until(&process, ready, Duration::from_secs(20)),
+        until(&process, ready, Duration::from_secs(40)),
         "{}",
         process.log()
     );
@@ -307,7 +307,7 @@ fn failures_are_named() {
     );
     silent.recv_from(&mut [0; 2_048]).expect("an INVITE");
     waiting.signal("INT");
-    assert_eq!(waiting.wait(Duration::from_secs(20)), Some(false));
+    assert_eq!(waiting.wait(Duration::from_secs(30)), Some(false));
     let said = format!("not established: no response from {address}\n");
     assert!(waiting.log().contains(&said), "{}", waiting.log());
     let tcp = format!("{closed};transport=tcp");
@@ -333,14 +333,14 @@ fn failures_are_named() {
         &folder.join("first.log"),
     );
     assert!(
-        until(&first, "progress: 180", Duration::from_secs(10)),
+        until(&first, "progress: 180", Duration::from_secs(30)),
         "{}",
         first.log()
     );
     let output = phone(&folder, &["call", &uri]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output).contains("486 Busy Here"), "{}", text(&output));
-    assert_eq!(first.wait(Duration::from_secs(20)), Some(false));
+    assert_eq!(first.wait(Duration::from_secs(30)), Some(false));
     assert!(
         first
             .log()
@@ -547,14 +547,14 @@ fn ringing_call_is_refused_at_the_end() {
             Duration::from_secs(20)
         ));
         let socket = ringing(&local);
-        assert!(until(&callee, "call from", Duration::from_secs(10)));
+        assert!(until(&callee, "call from", Duration::from_secs(30)));
         if interrupts {
             let id = callee.id().to_string();
             let sent = Command::new("kill").args(["-INT", &id]).status();
             assert!(sent.is_ok_and(|status| status.success()));
         }
         assert_eq!(final_status(&socket), "480", "{}", callee.log());
-        assert_eq!(callee.wait(Duration::from_secs(10)), Some(false));
+        assert_eq!(callee.wait(Duration::from_secs(30)), Some(false));
     }
 }
 
@@ -626,7 +626,7 @@ fn interrupted_call_is_ended_and_reported() {
         .spawn()
         .expect("hornwork");
     assert!(
-        until(&callee, "established", Duration::from_secs(10)),
+        until(&callee, "established", Duration::from_secs(30)),
         "{}",
         callee.log()
     );
@@ -636,7 +636,7 @@ fn interrupted_call_is_ended_and_reported() {
         .status();
     assert!(sent.is_ok_and(|status| status.success()));
     assert_eq!(caller.wait().expect("status").code(), Some(130));
-    assert_eq!(callee.wait(Duration::from_secs(10)), Some(true));
+    assert_eq!(callee.wait(Duration::from_secs(30)), Some(true));
     assert!(
         callee.log().contains("ended by the peer"),
         "{}",
@@ -734,7 +734,7 @@ fn registered_phones_call_through_the_border() {
         border.log()
     );
     assert_eq!(
-        callee.wait(Duration::from_secs(10)),
+        callee.wait(Duration::from_secs(30)),
         Some(true),
         "{}",
         callee.log()
@@ -903,7 +903,7 @@ fn tls_verifies_the_certificate() {
         border.log()
     );
     assert_eq!(
-        callee.wait(Duration::from_secs(10)),
+        callee.wait(Duration::from_secs(30)),
         Some(true),
         "{}",
         callee.log()

@@ -15,11 +15,12 @@ fn second_call_is_refused_and_the_first_one_goes_on() {
     let (first, second) = std::thread::scope(|scope| {
         let first = scope.spawn(|| phone(&folder, &["call", &uri, "--json", "first.json"]));
         assert!(
-            until(&callee, "established", Duration::from_secs(10)),
+            until(&callee, "established", Duration::from_secs(30)),
             "{}",
             callee.log()
         );
-        std::thread::sleep(Duration::from_secs(2));
+        // While the first call is up, for six seconds.
+        std::thread::sleep(Duration::from_millis(200));
         let second = phone(&folder, &["call", &uri]);
         (first.join().expect("first"), second)
     });
@@ -27,7 +28,7 @@ fn second_call_is_refused_and_the_first_one_goes_on() {
     assert!(text(&second).contains("486 Busy Here"), "{}", text(&second));
     let said = format!("{}\n{}", text(&first), callee.log());
     assert_eq!(first.status.code(), Some(0), "{said}");
-    assert_eq!(callee.wait(Duration::from_secs(10)), Some(true), "{said}");
+    assert_eq!(callee.wait(Duration::from_secs(30)), Some(true), "{said}");
     let [caller, called] = ["first.json", "callee.json"].map(|file| json(&folder, file));
     assert_eq!(caller["reason"], "ended by the peer", "{said}");
     assert_eq!(called["reason"], "ended by this phone", "{said}");
@@ -53,7 +54,7 @@ fn call_that_was_not_answered_leaves_no_reason() {
     ];
     let mut callee = answering(&folder, &[&["--local", &local], &more[..]].concat());
     let socket = ringing(&local);
-    assert!(until(&callee, "call from", Duration::from_secs(10)));
+    assert!(until(&callee, "call from", Duration::from_secs(30)));
     let own = socket.local_addr().expect("address");
     let cancel = format!(
         "CANCEL sip:600@{local} SIP/2.0\r\nVia: SIP/2.0/UDP {own};branch=z9hG4bKring\r\nMax-Forwards: 70\r\n\
@@ -62,7 +63,7 @@ fn call_that_was_not_answered_leaves_no_reason() {
     );
     socket.send_to(cancel.as_bytes(), &local).expect("sent");
     assert!(
-        until(&callee, "ended: ", Duration::from_secs(10)),
+        until(&callee, "ended: ", Duration::from_secs(30)),
         "{}",
         callee.log()
     );
@@ -71,7 +72,7 @@ fn call_that_was_not_answered_leaves_no_reason() {
         &["call", &format!("sip:600@{local}"), "--seconds", "2"],
     );
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-    assert_eq!(callee.wait(Duration::from_secs(10)), Some(true));
+    assert_eq!(callee.wait(Duration::from_secs(30)), Some(true));
     let figures = json(&folder, "callee.json");
     assert_eq!(figures["reason"], "ended by the peer", "{figures:#}");
     assert_eq!(figures["status"], 0, "{figures:#}");

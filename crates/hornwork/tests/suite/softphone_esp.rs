@@ -28,15 +28,15 @@ ip link add va type veth peer name vb netns $far
 ip addr add 10.9.1.1/24 dev va; ip addr add fd09:1::1/64 dev va nodad; ip link set va up
 $there sh -c "ip addr add 10.9.1.2/24 dev vb; ip addr add fd09:1::2/64 dev vb nodad; ip link set vb up"
 tshark -q -i va -w wire.pcapng >tshark.log 2>&1 & capture=$!
-for wait in $(seq 500); do grep -q "Capturing on" tshark.log && [ -s wire.pcapng ] && break; sleep 0.02; done
+for wait in $(seq 1500); do grep -q "Capturing on" tshark.log && [ -s wire.pcapng ] && break; sleep 0.02; done
 $there timeout 40 "$2" phone answer $3 </dev/null >answer.log 2>&1 & answer=$!
-for wait in $(seq 500); do grep -q "waiting for a call" answer.log && break; kill -0 $answer 2>/dev/null || break; sleep 0.02; done
+for wait in $(seq 1500); do grep -q "waiting for a call" answer.log && break; kill -0 $answer 2>/dev/null || break; sleep 0.02; done
 code=0
 timeout 40 "$2" phone call $4 </dev/null >call.log 2>&1 || code=$?
 wait $answer || true
 # The capture is complete when it has the last packet.
 bash -c "echo the-end >/dev/udp/10.9.1.2/9" || true
-for wait in $(seq 500); do grep -q the-end wire.pcapng && break; sleep 0.02; done
+for wait in $(seq 1500); do grep -q the-end wire.pcapng && break; sleep 0.02; done
 kill -INT $capture; wait $capture || true
 exit $code
 "#;

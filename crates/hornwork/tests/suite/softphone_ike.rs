@@ -19,12 +19,12 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_hornwork");
 const PHONES: &str = r#"
 capture() {
   tshark -q -i va -w wire.pcapng >tshark.log 2>&1 & capture=$!; jobs_of_test="$jobs_of_test $!"
-  await tshark.log "Capturing on"; for n in $(seq 500); do [ -s wire.pcapng ] && break; sleep 0.02; done
+  await tshark.log "Capturing on"; for n in $(seq 1500); do [ -s wire.pcapng ] && break; sleep 0.02; done
 }
 # The capture is complete when it has the last packet.
 captured() {
   bash -c "echo the-end >/dev/udp/192.0.2.2/9" || true
-  for n in $(seq 500); do grep -q the-end wire.pcapng && break; sleep 0.02; done
+  for n in $(seq 1500); do grep -q the-end wire.pcapng && break; sleep 0.02; done
   kill -INT $capture; wait $capture || true
 }
 # A phone that answers, in the network $1, with further arguments; its log has the line $2.
@@ -345,7 +345,7 @@ set -m
 "$HORNWORK" phone call sip:600@10.2.0.1 --local 10.1.0.1 --ike near.toml </dev/null >ctrl-c.log 2>&1 & interrupted=$!
 set +m
 await ctrl-c.log negotiating
-for n in $(seq 250); do pgrep -P $interrupted >/dev/null && break; sleep 0.02; done
+for n in $(seq 1500); do pgrep -P $interrupted >/dev/null && break; sleep 0.02; done
 kill -INT -- -$interrupted
 wait $interrupted && code=0 || code=$?
 [ $code = 130 ] || { echo "Ctrl-C: $code"; cat ctrl-c.log; exit 1; }

@@ -48,7 +48,7 @@ fn refused_certificates_are_named() {
             .current_dir(&folder)
             .stdin(Stdio::piped());
         let server = Process::start(&mut server, &folder.join(format!("{name}.log")));
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + Duration::from_secs(30);
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             assert!(Instant::now() < end, "no server: {}", server.log());
             std::thread::sleep(Duration::from_millis(20));
@@ -237,7 +237,7 @@ fn call_between(folder: &Path, border: &str, [caller, callee]: [&str; 2]) {
         answer.log()
     );
     assert_eq!(
-        answer.wait(Duration::from_secs(10)),
+        answer.wait(Duration::from_secs(30)),
         Some(true),
         "{}",
         answer.log()

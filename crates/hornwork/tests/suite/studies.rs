@@ -432,21 +432,24 @@ fn study_on_sockets_names_missing_measurements() {
 #[test]
 fn interrupted_study_keeps_its_measurements() {
     let folder = scratch("study-interrupted");
-    let child = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+    let errors = folder.join("errors");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_hornwork"))
         .args(["lab", "run", "study-s", "--quick", "--out", "out"])
         .current_dir(&folder)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::piped())
+        .stderr(std::fs::File::create(&errors).expect("a file"))
         .spawn()
         .expect("hornwork");
     // The first trial runs for some seconds.
-    std::thread::sleep(std::time::Duration::from_secs(4));
+    common::until_written(&errors, "trial 1 of");
+    std::thread::sleep(std::time::Duration::from_millis(2_500));
     let _ = Command::new("kill")
         .args(["-INT", &child.id().to_string()])
         .status();
-    let output = child.wait_with_output().expect("it ends");
-    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    let status = child.wait().expect("it ends");
+    let error = text(&std::fs::read(&errors).expect("its messages"));
+    assert_eq!(status.code(), Some(130), "{error}");
     let record = read(&folder.join("out/run.json"));
     assert_eq!(record["cut_short"], true);
     let rows = record["study"].as_array().expect("rows");

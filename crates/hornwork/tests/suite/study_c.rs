@@ -336,7 +336,7 @@ fn killed_run_is_cleaned_up_and_interrupted_run_keeps_its_results() {
     let (mut killed, _lines) = start(&out);
     // The second batch has its hosts.
     let name = format!("hwc-{}-", killed.id());
-    for _ in 0..100 {
+    for _ in 0..800 {
         if namespaces().contains(&name) {
             break;
         }

@@ -408,14 +408,14 @@ fn agent_in_another_network_namespace() {
     let script = "set -e\n\
         unshare -n sleep 60 & far=$!\n\
         trap 'kill $far' EXIT\n\
-        for turn in $(seq 100); do [ \"$(readlink /proc/$far/ns/net)\" != \"$(readlink /proc/self/ns/net)\" ] && break; sleep 0.02; done\n\
+        for turn in $(seq 1500); do [ \"$(readlink /proc/$far/ns/net)\" != \"$(readlink /proc/self/ns/net)\" ] && break; sleep 0.02; done\n\
         ip link add va type veth peer name vb netns $far\n\
         ip addr add 10.9.3.1/24 dev va; ip link set va up; ip link set lo up\n\
         nsenter -t $far -n sh -ec 'ip addr add 10.9.3.2/24 dev vb; ip link set vb up; ip link set lo up'\n\
         echo 'a token for this test only' > token; chmod 600 token\n\
         nsenter -t $far -n \"$PROGRAM\" lab agent --listen 10.9.3.2:7060 --token-file token > agent.log 2>&1 & agent=$!\n\
         trap 'kill $agent $far' EXIT\n\
-        for turn in $(seq 300); do grep -q listening agent.log && break; sleep 0.02; done\n\
+        for turn in $(seq 1500); do grep -q listening agent.log && break; sleep 0.02; done\n\
         \"$PROGRAM\" lab run call-rate --subject hornwork@10.9.3.2:7060 --agent-token-file token --out out \"$@\"\n";
     let able = Command::new("unshare").args(["-n", "true"]).status();
     if !able.is_ok_and(|status| status.success()) {

@@ -62,7 +62,7 @@ impl Client {
 
     /// The output once it contains `wanted`; `None` if the client ends, or stays silent, without it.
     fn until(&mut self, wanted: &str) -> Option<String> {
-        let end = Instant::now() + Duration::from_secs(15);
+        let end = Instant::now() + Duration::from_secs(30);
         loop {
             if self.text.contains(wanted) {
                 return Some(std::mem::take(&mut self.text));
@@ -170,7 +170,7 @@ fn openssl_verifies_versions_names_alpn_and_tickets() {
                 .filter(|line| line.contains("tls_handshake_failed"));
             lines.any(|line| line.contains(why))
         };
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + Duration::from_secs(30);
         while !refused() {
             assert!(Instant::now() < end, "{arguments:?}: {}", process.log());
             std::thread::sleep(Duration::from_millis(20));
@@ -251,7 +251,7 @@ fn expired_certificate_does_not_keep_the_border_down() {
 }
 
 fn common_until(process: &Process, wanted: &str) {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(30);
     while !process.log().contains(wanted) {
         assert!(Instant::now() < end, "no {wanted}: {}", process.log());
         std::thread::sleep(Duration::from_millis(20));
@@ -524,12 +524,9 @@ fn trunk_with_wrong_name_gets_no_call_and_reason_is_logged() {
     let messages = String::from_utf8_lossy(&output.stdout);
     assert!(messages.contains("phone got SIP/2.0 503"), "{messages}");
     assert!(!messages.contains("trunk got"), "{messages}");
-    let log = process.log();
-    assert!(
-        log.contains(
-            "the peer's certificate is not for another.example.com but for trunk.example.com"
-        ),
-        "{log}"
+    common_until(
+        &process,
+        "the peer's certificate is not for another.example.com but for trunk.example.com",
     );
 }
 

@@ -66,7 +66,7 @@ fn registered(
     for _ in 0..3 {
         let phone = linphone(folder, user, tls, "ca.pem", more);
         let stored = format!("registration_stored aor={user} ");
-        if until(border, &stored, Duration::from_secs(10)) {
+        if until(border, &stored, Duration::from_secs(30)) {
             return phone;
         }
         println!("linphone did not come up: {}", phone.0.log());
@@ -106,7 +106,7 @@ fn linphone_registers_and_calls_linphone_over_tls() {
     types(&format!("call sip:1003@localhost:{tls};transport=tls"));
     for wanted in ["call_answered", "call_ended"] {
         assert!(
-            until(&border, wanted, Duration::from_secs(15)),
+            until(&border, wanted, Duration::from_secs(30)),
             "no {wanted}: {}\n{}\n{}",
             caller.log(),
             callee.0.log(),
@@ -127,7 +127,7 @@ fn linphone_registers_and_calls_linphone_over_tls() {
     // With another authority linphone does not register, and the log names the side that closed.
     let stranger = linphone(&folder, 1002, tls, "other.pem", &[]);
     assert!(
-        until(&border, "tls_handshake_failed", Duration::from_secs(15)),
+        until(&border, "tls_handshake_failed", Duration::from_secs(30)),
         "{}\n{}",
         stranger.0.log(),
         border.log()

@@ -4,14 +4,14 @@
 
 use crate::common;
 
-use common::{border, example, media_ports, scratch, testdata};
+use common::{border, example, free_port, media_ports, scratch, testdata};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Longest wait for a response.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Wait in which no response must arrive.
 const SILENCE: Duration = Duration::from_millis(150);
 
@@ -194,7 +194,7 @@ impl Udp {
         let request = options("UDP", &self.local, &mark);
         for _ in 0..3 {
             self.socket.send(request.as_bytes()).expect("sent");
-            let end = Instant::now() + Duration::from_millis(500);
+            let end = Instant::now() + Duration::from_secs(3);
             while let Some(left) = end.checked_duration_since(Instant::now()) {
                 match self.receive(left) {
                     Some((200, text)) if call(&text).starts_with(mark.as_str()) => {
@@ -208,8 +208,9 @@ impl Udp {
     }
 }
 
-/// Data received on a connection, and whether the border closed it.
-fn answers(stream: &mut TcpStream, first: Duration) -> (Vec<(u16, String)>, bool) {
+/// Data received on a connection, and whether the border closed it. Waits so long for the first data, and for further
+/// data or the end of the connection.
+fn answers(stream: &mut TcpStream, [first, further]: [Duration; 2]) -> (Vec<(u16, String)>, bool) {
     let mut text = Vec::new();
     let mut part = [0; 4096];
     let mut limit = first;
@@ -219,7 +220,7 @@ fn answers(stream: &mut TcpStream, first: Duration) -> (Vec<(u16, String)>, bool
             Ok(0) => break true,
             Ok(length) => {
                 text.extend_from_slice(&part[..length]);
-                limit = SILENCE;
+                limit = further;
             }
             Err(error) => {
                 break !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
@@ -242,12 +243,13 @@ fn connect(sip: u16) -> TcpStream {
 }
 
 /// Both tables against a separate border per transport (a message received over UDP would be a retransmission there).
-fn torture(transport: &str, sip: u16, judge: impl Fn(u16, &TortureCase, &mut Vec<String>)) {
+fn torture(transport: &str, judge: impl Fn(u16, &TortureCase, &mut Vec<String>)) {
     let Some(data) = testdata() else { return };
     let folder = scratch(&format!("torture-{transport}"));
+    let (sip, trunk) = (free_port(), free_port());
     let border = border(
         &folder,
-        &example("loopback.toml", sip, sip + 20, media_ports(100), ""),
+        &example("loopback.toml", sip, trunk, media_ports(100), ""),
         sip,
     );
     let cases = cases(&data);
@@ -267,7 +269,7 @@ fn torture(transport: &str, sip: u16, judge: impl Fn(u16, &TortureCase, &mut Vec
 #[test]
 fn torture_over_udp() {
     let socket = std::cell::OnceCell::new();
-    torture("udp", 5460, |sip, case, failures| {
+    torture("udp", |sip, case, failures| {
         let udp = socket.get_or_init(|| Udp::new(sip));
         let (got, alive) = udp.ask(case);
         failures.extend(case.judge("UDP", &got));
@@ -279,20 +281,22 @@ fn torture_over_udp() {
 
 #[test]
 fn torture_over_tcp() {
-    torture("tcp", 5462, |sip, case, failures| {
+    torture("tcp", |sip, case, failures| {
         let mut stream = connect(sip);
         stream.write_all(&case.bytes).expect("sent");
         let waits = case.is_response() || case.expected.contains("TCP wait");
-        let (got, closed) = answers(&mut stream, if waits { SILENCE } else { PATIENCE });
+        let closes = case.expected.contains("drop the connection");
+        let limits = [waits, !closes].map(|short| if short { SILENCE } else { PATIENCE });
+        let (got, closed) = answers(&mut stream, limits);
         failures.extend(case.judge("TCP", &got));
-        if case.expected.contains("drop the connection") && !closed {
+        if closes && !closed {
             failures.push(format!("{}: the connection stands", case.name));
         }
         let mut fresh = connect(sip);
         let local = fresh.local_addr().expect("address").to_string();
         let request = options("TCP", &local, &format!("tcp{}", case.name));
         fresh.write_all(request.as_bytes()).expect("sent");
-        let (got, _) = answers(&mut fresh, PATIENCE);
+        let (got, _) = answers(&mut fresh, [PATIENCE, SILENCE]);
         if got.first().map(|(status, _)| *status) != Some(200) {
             failures.push(format!("{}: no OPTIONS over TCP after it", case.name));
         }
@@ -303,10 +307,10 @@ fn torture_over_tcp() {
 #[test]
 fn half_closed_connection_is_answered() {
     let folder = scratch("half-close");
-    let sip = 5464;
+    let sip = free_port();
     let border = border(
         &folder,
-        &example("loopback.toml", sip, 5484, media_ports(100), ""),
+        &example("loopback.toml", sip, free_port(), media_ports(100), ""),
         sip,
     );
     for round in 0..20 {
@@ -321,7 +325,7 @@ fn half_closed_connection_is_answered() {
         stream
             .shutdown(std::net::Shutdown::Write)
             .expect("half closed");
-        let (got, closed) = answers(&mut stream, PATIENCE);
+        let (got, closed) = answers(&mut stream, [PATIENCE; 2]);
         let statuses: Vec<u16> = got.iter().map(|(status, _)| *status).collect();
         assert_eq!(statuses, [200, 200], "round {round}: {}", border.log());
         assert!(closed, "the border ends its side then");
@@ -336,8 +340,8 @@ fn ipv6_and_keep_alives() {
         return;
     }
     let folder = scratch("ipv6");
-    let sip = 5468;
-    let configuration = example("loopback.toml", sip, 5488, media_ports(100), "")
+    let sip = free_port();
+    let configuration = example("loopback.toml", sip, free_port(), media_ports(100), "")
         .replace(
             &format!("\"tcp:127.0.0.1:{sip}\""),
             &format!("\"tcp:127.0.0.1:{sip}\", \"udp:[::1]:{sip}\", \"tcp:[::1]:{sip}\""),
@@ -375,6 +379,6 @@ fn ipv6_and_keep_alives() {
     stream
         .write_all(options("TCP", &local, "sixtcp").as_bytes())
         .expect("sent");
-    let (got, _) = answers(&mut stream, PATIENCE);
+    let (got, _) = answers(&mut stream, [PATIENCE, SILENCE]);
     assert_eq!(got.first().map(|(status, _)| *status), Some(200));
 }

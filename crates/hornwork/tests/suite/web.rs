@@ -323,9 +323,9 @@ fn calls_are_found_shown_explained_and_exported() {
     );
     let found = until("all calls are in the store", || {
         let page = rig.get("/calls?number=4930600&outcome=answered&limit=1000");
-        let ended = |call: &&Value| call["state"] == "ended";
-        let calls = entries(&page, "calls");
-        (calls.iter().filter(ended).count() == 12).then_some(page)
+        // Its last message may follow in another transaction.
+        let over = |call: &&Value| call["state"] == "ended" && call["messages"].as_u64() > Some(12);
+        (entries(&page, "calls").iter().filter(over).count() == 12).then_some(page)
     });
     assert_eq!(
         (&found["next"], &found["incomplete"]),
@@ -1104,7 +1104,7 @@ fn hostile_requests_are_refused_or_harmless() {
     // Others are served meanwhile.
     let begun = Instant::now();
     assert_eq!(rig.get("/health")["status"], "ok");
-    assert!(begun.elapsed() < Duration::from_secs(2));
+    assert!(begun.elapsed() < Duration::from_secs(4));
     let mut bytes = Vec::new();
     let _ = slow.read_to_end(&mut bytes);
     assert_eq!(parsed(&bytes).status, 408);
@@ -1123,7 +1123,7 @@ fn hostile_requests_are_refused_or_harmless() {
         .collect();
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(rig.raw(b"").status, 503);
-    assert!(common::answers_options(rig.sip));
+    assert!(common::serves(rig.sip));
     drop(many);
     until("connections are free", || {
         (rig.with("GET", "/api/v1/health", "", "").status == 200).then_some(())

@@ -9,6 +9,7 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 /// Whether a program is installed; otherwise a message is printed.
@@ -67,19 +68,17 @@ impl Drop for Process {
     }
 }
 
-/// A port that is free for datagrams and streams: the program started there may listen for both.
+/// A port that is free for datagrams and streams: the program started there may listen for both. It is below the
+/// ephemeral ports, so that no socket of another test gets it before the program, and no other test chooses it.
 fn free_port() -> SocketAddr {
-    for wait in 0..100 {
-        // All ports may be in use for a moment, beside tests with thousands of sockets.
-        if let Ok(socket) = UdpSocket::bind(("127.0.0.1", 0)) {
-            let address = socket.local_addr().unwrap();
-            if TcpListener::bind(address).is_ok() {
-                return address;
-            }
-        }
-        std::thread::sleep(Duration::from_millis(wait));
-    }
-    panic!("no port is free for UDP and TCP");
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    const FIRST: u16 = 7_000;
+    const COUNT: u16 = 3_000;
+    let address = (0..COUNT)
+        .map(|_| FIRST + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT)
+        .map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
+        .find(|address| UdpSocket::bind(address).is_ok() && TcpListener::bind(address).is_ok());
+    address.expect("a port is free for UDP and TCP")
 }
 
 fn wait_until_answering(sut: SocketAddr) {
@@ -88,7 +87,7 @@ fn wait_until_answering(sut: SocketAddr) {
         .set_read_timeout(Some(Duration::from_millis(200)))
         .unwrap();
     let own = socket.local_addr().unwrap();
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(30);
     loop {
         // Max-Forwards is 0, so that a proxy answers itself; a UAS may ignore the request, but receives the datagram.
         let request = format!(
@@ -555,8 +554,14 @@ fn sipp_uas_as_sut() {
 
 /// SIPp does not answer OPTIONS, so this waits until its port is in use.
 fn wait_until_bound(address: SocketAddr) {
-    let end = Instant::now() + Duration::from_secs(10);
-    while UdpSocket::bind(address).is_ok() {
+    let end = Instant::now() + Duration::from_secs(30);
+    // Not by an attempt to bind it, which could come before that of SIPp.
+    let port = format!(":{:04X} ", address.port());
+    let is_bound = || {
+        let sockets = std::fs::read_to_string("/proc/net/udp").unwrap_or_default();
+        sockets.contains(&port)
+    };
+    while !is_bound() {
         assert!(Instant::now() < end, "{address} stays free");
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -131,7 +131,7 @@ fn started(config: DriverConfig, ports: u32, to: &UdpSocket) -> (Driver, MediaSe
 
 fn receiver() -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let limit = Some(Duration::from_secs(5));
+    let limit = Some(Duration::from_secs(20));
     socket.set_read_timeout(limit).unwrap();
     socket
 }

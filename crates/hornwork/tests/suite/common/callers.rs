@@ -203,7 +203,7 @@ impl Line {
              a=rtpmap:101 telephone-event/8000\r\na=ptime:20\r\n"
         );
         let begun = Instant::now();
-        let (mut invited, mut spoken) = (0, 0);
+        let (mut invited, mut spoken, mut pressed) = (0, 0, 0);
         let mut bytes = [0; 4096];
         while !stop.load(Ordering::Acquire) {
             // Retransmitted each second until there is a response (RFC 3261 section 17.1.1.2).
@@ -226,9 +226,12 @@ impl Line {
                 spoken += 1u64;
                 self.send_audio();
             }
+            // Each digit is an event with a timestamp of its own, also if several wait after a stall.
             if let Some(to) = self.to
+                && spoken >= pressed + 6
                 && let Ok(digit) = self.pressed.try_recv()
             {
+                pressed = spoken;
                 self.press(digit, spoken as u32 * 80, to);
             }
         }

@@ -8,6 +8,7 @@ pub mod network_case;
 pub mod phones;
 pub mod pings;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::net::{TcpListener, UdpSocket};
@@ -57,6 +58,20 @@ pub fn scratch(name: &str) -> PathBuf {
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).expect("scratch folder");
     folder
+}
+
+/// Waits until a file, to which a program writes its messages, contains `word`.
+pub fn until_written(file: &Path, word: &str) {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let text = std::fs::read(file).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        if text.contains(word) {
+            return;
+        }
+        assert!(Instant::now() < end, "no {word}: {text}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// The files below two folders that differ in a byte or are in one of them only, by their paths in the folder.
@@ -114,14 +129,26 @@ pub fn free_port() -> u16 {
 /// Claims a port until the end of this process, by a name of an abstract Unix socket. Test programs run beside each
 /// other, and a test may leave its port closed.
 fn claim(port: u16) -> bool {
-    let name = format!("hornwork-test-port/{port}");
-    let claimed = std::os::unix::net::SocketAddr::from_abstract_name(name)
-        .and_then(|address| UnixListener::bind_addr(&address));
-    claimed.map(std::mem::forget).is_ok()
+    abstract_name(&format!("hornwork-test-port/{port}"))
+        .map(std::mem::forget)
+        .is_some()
 }
 
-/// `count` media ports of 127.0.0.1 (an even number), first and last, not used by another test of this process and not
-/// claimed by a program: below the ephemeral ports, and above those of [`free_port`] and of the programs beside it.
+/// Takes an abstract name of a Unix socket, which no other process has meanwhile.
+fn abstract_name(name: &str) -> Option<UnixListener> {
+    std::os::unix::net::SocketAddr::from_abstract_name(name)
+        .and_then(|address| UnixListener::bind_addr(&address))
+        .ok()
+}
+
+thread_local! {
+    /// Reservations of the test that runs in this thread, by names of abstract Unix sockets.
+    static RESERVED: RefCell<Vec<UnixListener>> = const { RefCell::new(Vec::new()) };
+}
+
+/// `count` media ports of 127.0.0.1 (an even number), first and last, not reserved by another test and not claimed by a
+/// program: below the ephemeral ports, and above those of [`free_port`] and of the programs beside it. They are
+/// reserved until the end of the test, because its program claims them later, and again after a restart.
 pub fn media_ports(count: u16) -> (u16, u16) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     const FIRST: u32 = 20_000;
@@ -140,26 +167,58 @@ pub fn media_ports(count: u16) -> (u16, u16) {
                 last < END && claimed.iter().all(apart)
             })
     };
-    // Programs with the default ranges may have all of them for a while.
-    let found = (0..300).find_map(|wait| {
+    // Programs with the default ranges, or other tests, may have all of them for a while.
+    let found = (0..1_200).find_map(|wait| {
         if wait > 0 {
             std::thread::sleep(Duration::from_millis(100));
         }
-        free()
+        // One test at a time chooses.
+        let _lock = abstract_name("hornwork-test-media-lock")?;
+        if wait > 100 {
+            // Those of programs that this test has ended.
+            RESERVED.with_borrow_mut(|own| drop(own.pop()));
+        }
+        let (first, last) = free()?;
+        let reserved = abstract_name(&format!("{RESERVATION}{first}-{last}"))?;
+        RESERVED.with_borrow_mut(|own| own.insert(0, reserved));
+        Some((first, last))
     });
     let (first, last) = found.expect("free media ports");
     (first as u16, last as u16)
 }
 
-/// Media ports of 127.0.0.1 that programs claim, first and last.
+/// Beginning of the names of reserved and of claimed media ports.
+const RESERVATION: &str = "hornwork-test-media/127.0.0.1/";
+const CLAIM: &str = "hornwork-media/127.0.0.1/";
+
+/// Media ports of 127.0.0.1 that tests reserve or programs claim, first and last.
 fn claimed_ports() -> Vec<(u32, u32)> {
     let claimed = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let range = |line: &str| {
-        let name = line.split_once("@hornwork-media/127.0.0.1/")?.1;
+        let name = line.split_once('@')?.1;
+        let name = name
+            .strip_prefix(CLAIM)
+            .or_else(|| name.strip_prefix(RESERVATION))?;
         let (first, last) = name.split('/').next()?.split_once('-')?;
         Some((first.parse().ok()?, last.parse().ok()?))
     };
     claimed.lines().filter_map(range).collect()
+}
+
+/// Whether a program receives at this port of 127.0.0.1, or of all addresses, also by a socket of IPv6: over UDP, or it
+/// listens over TCP.
+pub fn is_open(port: u16) -> bool {
+    ["udp", "tcp", "udp6", "tcp6"].into_iter().any(|kind| {
+        let table = std::fs::read_to_string(format!("/proc/net/{kind}"));
+        let address = format!(":{port:04X}");
+        let is_here = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().take(4).collect();
+            // The state of a socket that listens; one of an earlier connection may be there still.
+            let receives = kind.starts_with("udp") || words.get(3) == Some(&"0A");
+            receives && words.get(1).is_some_and(|local| local.ends_with(&address))
+        };
+        table.unwrap_or_default().lines().any(is_here)
+    })
 }
 
 /// A child process that ends with this value.
@@ -192,24 +251,12 @@ impl Process {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// Waits until this port of 127.0.0.1 (or of all addresses) is in use, over UDP or TCP; earlier requests would get
-    /// an ICMP error.
+    /// Waits until this port is open, see [`is_open`]; earlier requests would get an ICMP error.
     pub fn at_port(self, port: u16) -> Process {
         let begun = Instant::now();
-        let held = || {
-            ["udp", "tcp"].into_iter().any(|kind| {
-                let table = std::fs::read_to_string(format!("/proc/net/{kind}"));
-                let address = format!(":{port:04X}");
-                let local = |line: &str| {
-                    let local = line.split_whitespace().nth(1);
-                    local.is_some_and(|local| local.ends_with(&address))
-                };
-                table.unwrap_or_default().lines().any(local)
-            })
-        };
-        while !held() {
+        while !is_open(port) {
             assert!(
-                begun.elapsed() < Duration::from_secs(20),
+                begun.elapsed() < Duration::from_secs(40),
                 "nothing came to port {port}: {}",
                 self.log()
             );
@@ -295,8 +342,17 @@ pub fn border(folder: &Path, configuration: &str, sip: u16) -> Process {
     process
 }
 
-/// Whether an OPTIONS over UDP is answered within 200 ms.
+/// Whether an OPTIONS over UDP is answered within 200 ms: for loops.
 pub fn answers_options(sip: u16) -> bool {
+    answers_options_within(sip, Duration::from_millis(200))
+}
+
+/// Whether an OPTIONS over UDP is answered, also on a machine that stalls.
+pub fn serves(sip: u16) -> bool {
+    answers_options_within(sip, Duration::from_secs(5))
+}
+
+fn answers_options_within(sip: u16, limit: Duration) -> bool {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("socket");
     let local = socket.local_addr().expect("address");
     let stamp = local.port();
@@ -306,7 +362,7 @@ pub fn answers_options(sip: u16) -> bool {
          Call-ID: probe-{stamp}@{local}\r\nCSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n",
         std::process::id()
     );
-    let _ = socket.set_read_timeout(Some(Duration::from_millis(200)));
+    let _ = socket.set_read_timeout(Some(limit));
     let mut answer = [0; 2048];
     socket
         .send_to(request.as_bytes(), ("127.0.0.1", sip))
