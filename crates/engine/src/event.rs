@@ -749,8 +749,8 @@ events! {
         /// The media line, from 0.
         line: u64,
     }
-    /// The ICE agent of a peer has sent no check for 30 s, or, with the border as full agent, answered none: no media
-    /// is sent to it until a pair is nominated again (RFC 7675).
+    /// The ICE agent of a peer that repeats its checks has sent none for 30 s, or, with the border as full agent,
+    /// answered none: no media is sent to it until a pair is nominated again (RFC 7675).
     MediaConsentLost "media_consent_lost" Warn {
         /// Number of the call.
         call: u64,
