@@ -124,6 +124,36 @@ fn reload_claims_ports_before_use() {
     assert_eq!(output.status.code(), Some(3), "{}", output_text(&output));
 }
 
+/// Sockets and media paths of a media node are those of its start, as those of a border.
+#[test]
+fn reload_of_a_media_node_names_the_settings_of_the_start() {
+    let folder = scratch("ports-node-reload");
+    let media = media_ports(100);
+    let text = node(media);
+    let file = write_file(&folder, "node.toml", &text);
+    let mut program = Command::new(env!("CARGO_BIN_EXE_hornwork"));
+    program.args(["run", "--role", "media", "-c"]).arg(&file);
+    let running = Process::start(program.stdin(Stdio::null()), &folder.join("node.log"));
+    until(&running, |log| log.contains("socket_opened"));
+    write_file(&folder, "node.toml", &format!("{text}[media]\ndscp = 8\n"));
+    running.signal("HUP");
+    until(&running, |log| log.contains("configuration_reloaded"));
+    let pending = "changes in [media] dscp take effect at the next start";
+    until(&running, |log| log.contains(pending));
+    // A path that does not serve an address of the reload.
+    let (first, last) = media;
+    let second = format!(
+        "[[ng_server.interface]]\nname = \"y\"\n\
+         media = {{ address = \"127.0.0.2\", ports = \"{first}-{last}\" }}\n[media]\nsockets = \"shared\"\n"
+    );
+    write_file(&folder, "node.toml", &format!("{text}{second}"));
+    running.signal("HUP");
+    until(&running, |log| {
+        let mut refused = log.lines();
+        refused.any(|line| line.contains("configuration_refused") && line.contains("127.0.0.2"))
+    });
+}
+
 #[test]
 fn ephemeral_ports_are_a_mistake() {
     let folder = scratch("ports-lent");
