@@ -8,7 +8,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Settings of a media node among those that take effect at the next start only; the others have no effect there.
-const NODE_SETTINGS: [&str; 5] = ["[threads]", "[media] ", "media addresses", "[limits]", "[log]"];
+const NODE_SETTINGS: [&str; 5] = [
+    "[threads]",
+    "[media] ",
+    "media addresses",
+    "[limits]",
+    "[log]",
+];
 
 /// The configuration of the start.
 #[derive(Clone)]
@@ -219,7 +225,11 @@ mod tests {
             start.pending_node_changes(&other),
             ["[media] dscp", "[log]"]
         );
-        assert!(start.pending_node_changes(&read("[limits]\ncalls=5\n")).is_empty());
+        assert!(
+            start
+                .pending_node_changes(&read("[limits]\ncalls=5\n"))
+                .is_empty()
+        );
     }
 
     #[test]

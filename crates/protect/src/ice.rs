@@ -576,8 +576,7 @@ mod tests {
         }
         lite.feed(&peer.check(50, false), address(2), at(31))
             .unwrap();
-        let indication =
-            Builder::new(message_type::BINDING_INDICATION, [2; 12]).finish(None);
+        let indication = Builder::new(message_type::BINDING_INDICATION, [2; 12]).finish(None);
         for second in [15, 30, 45] {
             lite.feed(&indication, address(1), at(second)).unwrap();
         }
