@@ -1129,9 +1129,9 @@ events! {
         /// Its address.
         address: String,
     }
-    /// A socket could not be opened. Tried again: a listener every 40 s and at each reload, `ng client` every second.
+    /// A socket could not be opened. Tried again: a listener every 40 s and at each reload, `ng client` and `dns` soon.
     SocketFailed "socket_failed" Error {
-        /// Purpose of the socket. `ng client`: commands to media nodes, logged once.
+        /// Purpose of the socket. `ng client`: commands to media nodes, `dns`: queries of names; both are logged once.
         purpose: String,
         /// Its address; with `ng client` the `control` address of a node.
         address: String,

@@ -153,6 +153,17 @@ impl Calls<'_> {
             return self.parts.command_socket_failed(socket, error);
         }
         let now = self.parts.ctx.now;
+        if let Some(is_logged) = self.parts.resolver.socket_failed(socket, now) {
+            let failed = FailedSocket {
+                socket,
+                place: None,
+                error,
+            };
+            if is_logged {
+                self.parts.ctx.events.tell(now, || failed.event("dns"));
+            }
+            return;
+        }
         let (address, waiter) = match socket.0 >= MEDIA_BASE {
             true => self.parts.media.plane.sockets.failed(socket).unzip(),
             false => {
