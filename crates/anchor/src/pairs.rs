@@ -16,6 +16,8 @@ pub enum PortReplacement {
     By(SocketAddr),
     /// No other pair of this pool is left, or too many have failed.
     Exhausted(u16),
+    /// The program or the machine has no more open files or memory: no other port would help.
+    NoResources,
     /// The port has been announced to the peer already.
     Announced,
     /// The call continues without an RTCP port on this side.
@@ -27,6 +29,20 @@ pub enum PortReplacement {
 const MAX_REPLACED_PAIRS: u8 = 64;
 /// Time for which a pair is left out after another program was seen to use a port of it.
 const LEFT_OUT: Duration = Duration::from_secs(60);
+
+/// Errors of the system that no other port would avert (EMFILE, ENFILE, ENOMEM, ENOBUFS), as the standard library ends
+/// their texts.
+const RESOURCE_ERRORS: [&str; 4] = [
+    "(os error 24)",
+    "(os error 23)",
+    "(os error 12)",
+    "(os error 105)",
+];
+
+/// Whether a socket could not be opened for lack of resources.
+fn lacks_resources(error: &str) -> bool {
+    RESOURCE_ERRORS.iter().any(|end| error.ends_with(end))
+}
 
 /// Allocates a pair and opens both sockets at once, so that a port in use by another program is detected before a
 /// description announces it.
@@ -122,20 +138,26 @@ impl CallMedia {
         self.replaced_pairs > 0
     }
 
-    /// Replaces the pair of a socket that could not be opened; the pair is left out for [`LEFT_OUT`].
-    pub fn replace_pair(&mut self, plane: &mut MediaPlane, socket: SocketId) -> PortReplacement {
+    /// Replaces the pair of a socket that could not be opened for this reason; the pair is left out for [`LEFT_OUT`].
+    pub fn replace_pair(
+        &mut self,
+        plane: &mut MediaPlane,
+        socket: SocketId,
+        error: &str,
+    ) -> PortReplacement {
         if self.switch_to_set_of(plane, socket) {
-            let replaced = self.replace_pair_in_force(plane, socket);
+            let replaced = self.replace_pair_in_force(plane, socket, error);
             self.switch_back(plane);
             return replaced;
         }
-        self.replace_pair_in_force(plane, socket)
+        self.replace_pair_in_force(plane, socket, error)
     }
 
     fn replace_pair_in_force(
         &mut self,
         plane: &mut MediaPlane,
         socket: SocketId,
+        error: &str,
     ) -> PortReplacement {
         let place = self.lines.iter().enumerate().find_map(|(index, line)| {
             let side = line.as_ref()?.sides.iter().position(|s| s.has(socket))?;
@@ -158,6 +180,9 @@ impl CallMedia {
         }
         if slot.announced {
             return PortReplacement::Announced;
+        }
+        if lacks_resources(error) {
+            return PortReplacement::NoResources;
         }
         let until = plane.keying.now + LEFT_OUT;
         if let Some(pool) = plane.pools.get_mut(usize::from(media.pool)) {

@@ -296,6 +296,30 @@ fn forks_answer_one_offer_in_turn() {
     call.release(&mut plane);
 }
 
+/// At the limit of open files no port is in use by another program: the pairs stay free for other calls.
+#[test]
+fn lack_of_open_files_leaves_no_pair_out() {
+    let (mut plane, mut call) = (plane(2), call());
+    let mut out = Vec::new();
+    call.offer(&mut plane, Side::Caller, OFFER, &mut out)
+        .unwrap();
+    let [caller, _] = last_plan(&plane).flows[0].sides.clone();
+    assert!(call.defer_until_open(&mut plane));
+    plane.sockets.failed(caller.rtp).unwrap();
+    let error = std::io::Error::from_raw_os_error(24).to_string();
+    assert_eq!(
+        call.replace_pair(&mut plane, caller.rtp, &error),
+        PortReplacement::NoResources
+    );
+    call.release(&mut plane);
+    // Both pairs of each pool can be allocated.
+    for pool in &mut plane.pools {
+        let now = plane.keying.now;
+        let pairs = [pool.ports.allocate(now), pool.ports.allocate(now)];
+        assert!(pairs.iter().all(Option::is_some), "{pairs:?}");
+    }
+}
+
 /// Contacts that ring at the same time: each keeps the ports of its offer until one of them has answered.
 #[test]
 fn contacts_with_different_pools_keep_their_ports() {
@@ -317,7 +341,7 @@ fn contacts_with_different_pools_keep_their_ports() {
     // The ports of the first contact are still known.
     assert!(call.uses(socket));
     assert_eq!(
-        call.replace_pair(&mut plane, socket),
+        call.replace_pair(&mut plane, socket, "in use"),
         PortReplacement::Announced
     );
     assert_eq!(call.side(Side::Callee), &second);

@@ -118,7 +118,7 @@ impl Calls<'_> {
             .media
             .anchored_mut()
             .map_or(PortReplacement::Foreign, |media| {
-                media.replace_pair(plane, socket)
+                media.replace_pair(plane, socket, failed.error)
             });
         let events = &mut self.parts.ctx.events;
         if !logged {
@@ -143,7 +143,9 @@ impl Calls<'_> {
                 self.parts.media.ports_exhausted(&mut self.parts.ctx, pool);
                 self.give_up(slot, Reason::MediaPort);
             }
-            PortReplacement::Announced => self.give_up(slot, Reason::MediaPort),
+            PortReplacement::NoResources | PortReplacement::Announced => {
+                self.give_up(slot, Reason::MediaPort);
+            }
         }
     }
 
