@@ -16,8 +16,8 @@ pub enum PortReplacement {
     By(SocketAddr),
     /// No other pair of this pool is left, or too many have failed.
     Exhausted(u16),
-    /// The program or the machine has no more open files or memory: no other port would help.
-    NoResources,
+    /// No other port would help: open files or memory are at their limit, or the address is missing.
+    AllFail,
     /// The port has been announced to the peer already.
     Announced,
     /// The call continues without an RTCP port on this side.
@@ -30,18 +30,20 @@ const MAX_REPLACED_PAIRS: u8 = 64;
 /// Time for which a pair is left out after another program was seen to use a port of it.
 const LEFT_OUT: Duration = Duration::from_secs(60);
 
-/// Errors of the system that no other port would avert (EMFILE, ENFILE, ENOMEM, ENOBUFS), as the standard library ends
-/// their texts.
-const RESOURCE_ERRORS: [&str; 4] = [
+/// Errors of the system that no other port would avert (EMFILE, ENFILE, ENOMEM, ENOBUFS, EADDRNOTAVAIL), as the standard
+/// library ends their texts.
+const ERRORS_OF_ALL_PORTS: [&str; 5] = [
     "(os error 24)",
     "(os error 23)",
     "(os error 12)",
     "(os error 105)",
+    "(os error 99)",
 ];
 
-/// Whether a socket could not be opened for lack of resources.
-fn lacks_resources(error: &str) -> bool {
-    RESOURCE_ERRORS.iter().any(|end| error.ends_with(end))
+/// Whether no port could be opened, for lack of resources or of the address.
+fn concerns_all_ports(error: &str) -> bool {
+    let mut errors = ERRORS_OF_ALL_PORTS.iter();
+    errors.any(|end| error.ends_with(end))
 }
 
 /// Allocates a pair and opens both sockets at once, so that a port in use by another program is detected before a
@@ -181,8 +183,8 @@ impl CallMedia {
         if slot.announced {
             return PortReplacement::Announced;
         }
-        if lacks_resources(error) {
-            return PortReplacement::NoResources;
+        if concerns_all_ports(error) {
+            return PortReplacement::AllFail;
         }
         let until = plane.keying.now + LEFT_OUT;
         if let Some(pool) = plane.pools.get_mut(usize::from(media.pool)) {

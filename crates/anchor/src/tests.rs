@@ -296,27 +296,30 @@ fn forks_answer_one_offer_in_turn() {
     call.release(&mut plane);
 }
 
-/// At the limit of open files no port is in use by another program: the pairs stay free for other calls.
+/// At the limit of open files, and without the address, no port is in use by another program: the pairs stay free for
+/// other calls.
 #[test]
-fn lack_of_open_files_leaves_no_pair_out() {
-    let (mut plane, mut call) = (plane(2), call());
-    let mut out = Vec::new();
-    call.offer(&mut plane, Side::Caller, OFFER, &mut out)
-        .unwrap();
-    let [caller, _] = last_plan(&plane).flows[0].sides.clone();
-    assert!(call.defer_until_open(&mut plane));
-    plane.sockets.failed(caller.rtp).unwrap();
-    let error = std::io::Error::from_raw_os_error(24).to_string();
-    assert_eq!(
-        call.replace_pair(&mut plane, caller.rtp, &error),
-        PortReplacement::NoResources
-    );
-    call.release(&mut plane);
-    // Both pairs of each pool can be allocated.
-    for pool in &mut plane.pools {
-        let now = plane.keying.now;
-        let pairs = [pool.ports.allocate(now), pool.ports.allocate(now)];
-        assert!(pairs.iter().all(Option::is_some), "{pairs:?}");
+fn failure_of_all_ports_leaves_no_pair_out() {
+    for number in [24, 99] {
+        let (mut plane, mut call) = (plane(2), call());
+        let mut out = Vec::new();
+        call.offer(&mut plane, Side::Caller, OFFER, &mut out)
+            .unwrap();
+        let [caller, _] = last_plan(&plane).flows[0].sides.clone();
+        assert!(call.defer_until_open(&mut plane));
+        plane.sockets.failed(caller.rtp).unwrap();
+        let error = std::io::Error::from_raw_os_error(number).to_string();
+        assert_eq!(
+            call.replace_pair(&mut plane, caller.rtp, &error),
+            PortReplacement::AllFail
+        );
+        call.release(&mut plane);
+        // Both pairs of each pool can be allocated.
+        for pool in &mut plane.pools {
+            let now = plane.keying.now;
+            let pairs = [pool.ports.allocate(now), pool.ports.allocate(now)];
+            assert!(pairs.iter().all(Option::is_some), "{pairs:?}");
+        }
     }
 }
 

@@ -490,7 +490,7 @@ impl NgServer {
                 self.ports_exhausted(pool, String::new());
                 self.refuse_ports(session);
             }
-            PortReplacement::NoResources => {
+            PortReplacement::AllFail => {
                 self.counters.ports_exhausted += 1;
                 self.refuse_ports(session);
             }

@@ -143,7 +143,7 @@ impl Calls<'_> {
                 self.parts.media.ports_exhausted(&mut self.parts.ctx, pool);
                 self.give_up(slot, Reason::MediaPort);
             }
-            PortReplacement::NoResources | PortReplacement::Announced => {
+            PortReplacement::AllFail | PortReplacement::Announced => {
                 self.give_up(slot, Reason::MediaPort);
             }
         }
