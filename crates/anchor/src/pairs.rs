@@ -184,6 +184,8 @@ impl CallMedia {
             return PortReplacement::Announced;
         }
         if concerns_all_ports(error) {
+            // The next call may get their open files.
+            plane.sockets.close_early(&mut plane.work);
             return PortReplacement::AllFail;
         }
         let until = plane.keying.now + LEFT_OUT;

@@ -296,10 +296,23 @@ fn forks_answer_one_offer_in_turn() {
     call.release(&mut plane);
 }
 
+/// The package's unit permits 262,144 open files, four of which a call takes; `hornwork check` counts them.
+#[test]
+fn sockets_are_bounded_by_open_files_only() {
+    let (mut plane, mut sockets) = (plane(1), 0);
+    plane.sockets = MediaSocketPool::new(sockets::MEDIA_SOCKETS, HashKey::default());
+    for port in 1_024..=u16::MAX {
+        let address = SocketAddr::from(([192, 0, 2, 1], port));
+        sockets += usize::from(plane.sockets.acquire(address, &mut plane.work).is_some());
+    }
+    assert_eq!(sockets, 64_512, "all ports of an address");
+}
+
 /// At the limit of open files, and without the address, no port is in use by another program: the pairs stay free for
 /// other calls.
 #[test]
 fn failure_of_all_ports_leaves_no_pair_out() {
+    // EMFILE, EADDRNOTAVAIL.
     for number in [24, 99] {
         let (mut plane, mut call) = (plane(2), call());
         let mut out = Vec::new();
