@@ -211,6 +211,7 @@ fn serve(
     log.alarms().set_objects(objects, clock.now());
     let claims = Claims::of(ServedPart::Border)?;
     let claimed = claims.claim_at_start(&config)?;
+    ports::refuse_shared_listeners(&config)?;
     announce(configuration::summary(&config));
     for note in ports::remarks(&config) {
         log.event(&Event::new(clock.now(), note));

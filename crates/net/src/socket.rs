@@ -253,6 +253,27 @@ pub(crate) fn send_from(
     Ok(())
 }
 
+/// Whether another program has a listening port, also one that shares it (SO_REUSEPORT): workers that share ports would
+/// join it, and each program would get a part of the packets. Not for ports of this program.
+pub fn is_port_taken(local: SocketAddr, is_stream: bool) -> bool {
+    let bound = || {
+        let kind = match is_stream {
+            true => SocketType::STREAM,
+            false => SocketType::DGRAM,
+        };
+        let fd = net::socket_with(family(local), kind, FLAGS, None)?;
+        if local.is_ipv6() {
+            sockopt::set_ipv6_v6only(&fd, true)?;
+        }
+        if is_stream {
+            // Connections of a former run do not count.
+            sockopt::set_socket_reuseaddr(&fd, true)?;
+        }
+        net::bind(&fd, &local)
+    };
+    bound() == Err(Errno::ADDRINUSE)
+}
+
 /// A listening TCP socket.
 pub(crate) fn listener(local: SocketAddr, config: &DriverConfig) -> io::Result<OwnedFd> {
     // An ephemeral port may be bound by another socket before `listen`: a retry uses a new socket.
@@ -421,6 +442,28 @@ mod tests {
         let (attempts, done) = tries(0, usize::MAX, Errno::ACCESS);
         assert_eq!(attempts, 1);
         assert_eq!(done.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn shared_port_of_another_program_is_taken() {
+        let shares = DriverConfig {
+            shared_ports: true,
+            ..DriverConfig::default()
+        };
+        // A port of its own, which is free without these sockets.
+        let first = udp(
+            SocketAddr::from(([127, 0, 0, 77], 0)),
+            SocketKind::UdpSignalling,
+            &shares,
+        );
+        let local = local_address(first.unwrap().as_fd()).unwrap();
+        assert!(!is_port_taken(local, false) && !is_port_taken(local, true));
+        let datagrams = udp(local, SocketKind::UdpSignalling, &shares).unwrap();
+        assert!(is_port_taken(local, false) && !is_port_taken(local, true));
+        let streams = listener(local, &shares).unwrap();
+        assert!(is_port_taken(local, true));
+        drop((datagrams, streams));
+        assert!(!is_port_taken(local, false) && !is_port_taken(local, true));
     }
 
     #[test]

@@ -124,6 +124,27 @@ fn reload_claims_ports_before_use() {
     assert_eq!(output.status.code(), Some(3), "{}", output_text(&output));
 }
 
+/// Several workers share their listening ports. A second program with the same file would get a part of the requests, and
+/// BYEs of calls of the first one.
+#[test]
+fn listening_ports_of_several_workers_belong_to_one_program() {
+    let folder = scratch("ports-workers");
+    let (sip, trunk) = (free_port(), free_port());
+    // Without media there are no claims.
+    let bypass = "loopback-bypass.toml";
+    let text = example(bypass, sip, trunk, media_ports(10), "[sip]\nworkers = 2\n");
+    let mut running = border(&folder, &text, sip);
+    let file = write_file(&folder, "second.toml", &text);
+    let output = program(&["run", "-c"], &file);
+    let log = output_text(&output);
+    assert_eq!(output.status.code(), Some(3), "{log}");
+    let taken = format!("cannot listen on udp:127.0.0.1:{sip}: another program has the port");
+    assert!(log.contains(&taken) && log.contains("remedy:"), "{log}");
+    running.signal("KILL");
+    assert_eq!(running.wait(PATIENCE), Some(false));
+    drop(border(&folder, &text, sip));
+}
+
 /// Sockets and media paths of a media node are those of its start, as those of a border.
 #[test]
 fn reload_of_a_media_node_names_the_settings_of_the_start() {
