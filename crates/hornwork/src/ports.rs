@@ -82,14 +82,14 @@ pub(crate) fn refuse_shared_listeners(config: &Config) -> io::Result<()> {
         return Ok(());
     }
     let mut listen = config.interfaces.iter().flat_map(|one| &one.listen);
-    let taken = listen.find(|one| {
+    let occupied = listen.find(|one| {
         let is_stream = one.transport != Transport::Udp;
-        net::is_port_taken(one.address, is_stream)
+        net::is_port_in_use(one.address, is_stream)
     });
-    match taken {
+    match occupied {
         None => Ok(()),
-        Some(taken) => Err(io::Error::other(format!(
-            "cannot listen on {taken}: another program has the port, and several workers would share it\n  remedy: stop the program that uses the port, or correct `listen` in the configuration"
+        Some(occupied) => Err(io::Error::other(format!(
+            "cannot listen on {occupied}: another program has the port, and several workers would share it\n  remedy: stop the program that uses the port, or correct `listen` in the configuration"
         ))),
     }
 }

@@ -255,7 +255,7 @@ pub(crate) fn send_from(
 
 /// Whether another program has a listening port, also one that shares it (SO_REUSEPORT): workers that share ports would
 /// join it, and each program would get a part of the packets. Not for ports of this program.
-pub fn is_port_taken(local: SocketAddr, is_stream: bool) -> bool {
+pub fn is_port_in_use(local: SocketAddr, is_stream: bool) -> bool {
     let bound = || {
         let kind = match is_stream {
             true => SocketType::STREAM,
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_port_of_another_program_is_taken() {
+    fn shared_port_of_another_program_is_in_use() {
         let shares = DriverConfig {
             shared_ports: true,
             ..DriverConfig::default()
@@ -457,13 +457,13 @@ mod tests {
             &shares,
         );
         let local = local_address(first.unwrap().as_fd()).unwrap();
-        assert!(!is_port_taken(local, false) && !is_port_taken(local, true));
+        assert!(!is_port_in_use(local, false) && !is_port_in_use(local, true));
         let datagrams = udp(local, SocketKind::UdpSignalling, &shares).unwrap();
-        assert!(is_port_taken(local, false) && !is_port_taken(local, true));
+        assert!(is_port_in_use(local, false) && !is_port_in_use(local, true));
         let streams = listener(local, &shares).unwrap();
-        assert!(is_port_taken(local, true));
+        assert!(is_port_in_use(local, true));
         drop((datagrams, streams));
-        assert!(!is_port_taken(local, false) && !is_port_taken(local, true));
+        assert!(!is_port_in_use(local, false) && !is_port_in_use(local, true));
     }
 
     #[test]

@@ -138,8 +138,8 @@ fn listening_ports_of_several_workers_belong_to_one_program() {
     let output = program(&["run", "-c"], &file);
     let log = output_text(&output);
     assert_eq!(output.status.code(), Some(3), "{log}");
-    let taken = format!("cannot listen on udp:127.0.0.1:{sip}: another program has the port");
-    assert!(log.contains(&taken) && log.contains("remedy:"), "{log}");
+    let refused = format!("cannot listen on udp:127.0.0.1:{sip}: another program has the port");
+    assert!(log.contains(&refused) && log.contains("remedy:"), "{log}");
     running.signal("KILL");
     assert_eq!(running.wait(PATIENCE), Some(false));
     drop(border(&folder, &text, sip));
