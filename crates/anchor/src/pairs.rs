@@ -30,8 +30,8 @@ const MAX_REPLACED_PAIRS: u8 = 64;
 /// Time for which a pair is left out after another program was seen to use a port of it.
 const LEFT_OUT: Duration = Duration::from_secs(60);
 
-/// Errors of the system that no other port would avert (EMFILE, ENFILE, ENOMEM, ENOBUFS, EADDRNOTAVAIL), as the standard
-/// library ends their texts.
+/// Errors of the system that no other port would avert (EMFILE, ENFILE, ENOMEM, ENOBUFS, EADDRNOTAVAIL), as the
+/// standard library ends their texts.
 const ERRORS_OF_ALL_PORTS: [&str; 5] = [
     "(os error 24)",
     "(os error 23)",

@@ -262,6 +262,7 @@ impl LiteAgent {
         self.remote = remote;
         self.sources.clear();
         self.first_nomination = None;
+        self.refreshes_consent = false;
     }
 
     /// Stops using the nominated pair, whose consent has expired; `true` if there was one.

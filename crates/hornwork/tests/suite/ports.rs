@@ -124,8 +124,8 @@ fn reload_claims_ports_before_use() {
     assert_eq!(output.status.code(), Some(3), "{}", output_text(&output));
 }
 
-/// Several workers share their listening ports. A second program with the same file would get a part of the requests, and
-/// BYEs of calls of the first one.
+/// Several workers share their listening ports. A second program with the same file would get a part of the requests,
+/// and BYEs of calls of the first one.
 #[test]
 fn listening_ports_of_several_workers_belong_to_one_program() {
     let folder = scratch("ports-workers");

@@ -96,8 +96,8 @@ impl NgBranch {
         Side::BOTH.into_iter().find(|side| self.tag(*side) == tag)
     }
 
-    /// Notes where a side signals from: media of a phone that has moved, or of another phone that answers, may come from
-    /// another NAT, although the description has the same private address.
+    /// Notes where a side signals from: media of a phone that has moved, or of another phone that answers, may come
+    /// from another NAT, although the description has the same private address.
     pub(super) fn note_source(&mut self, side: Side, source: Option<IpAddr>, is_other: bool) {
         let Some(place) = self.sources.get_mut(side.index()) else {
             return;

@@ -150,7 +150,7 @@ pub(super) fn choose_security(
         ProfileTransport::Plain => (SrtpPolicy::Refuse, vec![Keying::Sdes]),
     };
     let keying = match (requested.transport, keying.as_slice()) {
-        // RTP/SAVP prefers keys in the description (RFC 4568). RTP/SAVPF is that of browsers, too, which have DTLS only.
+        // RTP/SAVP prefers keys in the description (RFC 4568). RTP/SAVPF is that of browsers, too: they have DTLS only.
         (ProfileTransport::Srtp, [Keying::Sdes, ..]) if !requested.feedback => vec![Keying::Sdes],
         _ => keying,
     };
