@@ -16,6 +16,8 @@ pub enum PortReplacement {
     By(SocketAddr),
     /// No other pair of this pool is left, or too many have failed.
     Exhausted(u16),
+    /// No other port would help: open files or memory are at their limit, or the address is missing.
+    AllFail,
     /// The port has been announced to the peer already.
     Announced,
     /// The call continues without an RTCP port on this side.
@@ -27,6 +29,22 @@ pub enum PortReplacement {
 const MAX_REPLACED_PAIRS: u8 = 64;
 /// Time for which a pair is left out after another program was seen to use a port of it.
 const LEFT_OUT: Duration = Duration::from_secs(60);
+
+/// Errors of the system that no other port would avert (EMFILE, ENFILE, ENOMEM, ENOBUFS, EADDRNOTAVAIL), as the
+/// standard library ends their texts.
+const ERRORS_OF_ALL_PORTS: [&str; 5] = [
+    "(os error 24)",
+    "(os error 23)",
+    "(os error 12)",
+    "(os error 105)",
+    "(os error 99)",
+];
+
+/// Whether no port could be opened, for lack of resources or of the address.
+fn concerns_all_ports(error: &str) -> bool {
+    let mut errors = ERRORS_OF_ALL_PORTS.iter();
+    errors.any(|end| error.ends_with(end))
+}
 
 /// Allocates a pair and opens both sockets at once, so that a port in use by another program is detected before a
 /// description announces it.
@@ -122,20 +140,26 @@ impl CallMedia {
         self.replaced_pairs > 0
     }
 
-    /// Replaces the pair of a socket that could not be opened; the pair is left out for [`LEFT_OUT`].
-    pub fn replace_pair(&mut self, plane: &mut MediaPlane, socket: SocketId) -> PortReplacement {
+    /// Replaces the pair of a socket that could not be opened for this reason; the pair is left out for [`LEFT_OUT`].
+    pub fn replace_pair(
+        &mut self,
+        plane: &mut MediaPlane,
+        socket: SocketId,
+        error: &str,
+    ) -> PortReplacement {
         if self.switch_to_set_of(plane, socket) {
-            let replaced = self.replace_pair_in_force(plane, socket);
+            let replaced = self.replace_pair_in_force(plane, socket, error);
             self.switch_back(plane);
             return replaced;
         }
-        self.replace_pair_in_force(plane, socket)
+        self.replace_pair_in_force(plane, socket, error)
     }
 
     fn replace_pair_in_force(
         &mut self,
         plane: &mut MediaPlane,
         socket: SocketId,
+        error: &str,
     ) -> PortReplacement {
         let place = self.lines.iter().enumerate().find_map(|(index, line)| {
             let side = line.as_ref()?.sides.iter().position(|s| s.has(socket))?;
@@ -158,6 +182,11 @@ impl CallMedia {
         }
         if slot.announced {
             return PortReplacement::Announced;
+        }
+        if concerns_all_ports(error) {
+            // The next call may get their open files.
+            plane.sockets.close_early(&mut plane.work);
+            return PortReplacement::AllFail;
         }
         let until = plane.keying.now + LEFT_OUT;
         if let Some(pool) = plane.pools.get_mut(usize::from(media.pool)) {

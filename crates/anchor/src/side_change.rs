@@ -142,6 +142,16 @@ impl CallMedia {
         Ok(())
     }
 
+    /// Lets another permitted address take the place of the latched one of a side, with the next plan: its party has
+    /// moved, or is another one, and may have described the same private address.
+    pub fn relearn_address(&mut self, side: Side) {
+        for line in self.lines.iter_mut().flatten() {
+            if let Some(own) = line.sides.get_mut(side.index()) {
+                own.latch_epoch = own.latch_epoch.wrapping_add(1);
+            }
+        }
+    }
+
     /// Whether a change of ports or parties is tentative.
     pub fn is_changing(&self) -> bool {
         self.previous_sides.is_some()

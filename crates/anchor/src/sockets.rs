@@ -7,8 +7,9 @@ use engine::{BoundedMap, HashKey, SocketId, SocketKind, Time};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Maximum number of open media sockets: below the limit of descriptors that systems grant.
-pub const MEDIA_SOCKETS: usize = 16_000;
+/// Maximum number of open media sockets: that of open files in the unit of the package. The process may have fewer, so
+/// that an opening can fail.
+pub const MEDIA_SOCKETS: usize = 262_144;
 /// First number of media sockets; lower ones are signalling sockets.
 pub const MEDIA_BASE: u32 = 1 << 16;
 
@@ -323,6 +324,15 @@ impl MediaSocketPool {
         self.entries.len()
     }
 
+    /// Closes idle sockets before their time, the oldest first, because no other can be opened.
+    pub(crate) fn close_early(&mut self, work: &mut VecDeque<SocketWork>) {
+        for _ in 0..PER_SWEEP {
+            if self.close_oldest(work).is_none() {
+                return;
+            }
+        }
+    }
+
     fn close_oldest(&mut self, work: &mut VecDeque<SocketWork>) -> Option<()> {
         while let Some(idle) = self.idle.pop_front() {
             if is_closable(&self.entries, &idle) {
@@ -383,6 +393,26 @@ mod tests {
         assert_eq!((pool.busy(), pool.open()), (0, 1));
         assert_eq!(pool.acquire(at(1), &mut work), Some(first));
         assert_eq!(work.len(), 1, "not opened again");
+    }
+
+    /// Sockets of ended calls hold open files that the next call needs.
+    #[test]
+    fn idle_sockets_are_closed_early_at_the_limit_of_open_files() {
+        let (mut pool, mut work) = (pool(1_000), VecDeque::new());
+        let sockets: Vec<SocketId> = (0..200)
+            .map(|port| pool.acquire(at(port), &mut work).unwrap())
+            .collect();
+        for &socket in &sockets {
+            pool.opened(socket, NOW, &mut work);
+        }
+        for &socket in sockets.iter().skip(1) {
+            pool.release(socket, NOW);
+        }
+        work.clear();
+        pool.close_early(&mut work);
+        assert_eq!((work.len(), pool.open(), pool.busy()), (PER_SWEEP, 72, 1));
+        pool.close_early(&mut work);
+        assert_eq!((pool.open(), pool.busy()), (1, 1), "that of a call stays");
     }
 
     #[test]

@@ -296,6 +296,46 @@ fn forks_answer_one_offer_in_turn() {
     call.release(&mut plane);
 }
 
+/// The package's unit permits 262,144 open files, four of which a call takes; `hornwork check` counts them.
+#[test]
+fn sockets_are_bounded_by_open_files_only() {
+    let (mut plane, mut sockets) = (plane(1), 0);
+    plane.sockets = MediaSocketPool::new(sockets::MEDIA_SOCKETS, HashKey::default());
+    for port in 1_024..=u16::MAX {
+        let address = SocketAddr::from(([192, 0, 2, 1], port));
+        sockets += usize::from(plane.sockets.acquire(address, &mut plane.work).is_some());
+    }
+    assert_eq!(sockets, 64_512, "all ports of an address");
+}
+
+/// At the limit of open files, and without the address, no port is in use by another program: the pairs stay free for
+/// other calls.
+#[test]
+fn failure_of_all_ports_leaves_no_pair_out() {
+    // EMFILE, EADDRNOTAVAIL.
+    for number in [24, 99] {
+        let (mut plane, mut call) = (plane(2), call());
+        let mut out = Vec::new();
+        call.offer(&mut plane, Side::Caller, OFFER, &mut out)
+            .unwrap();
+        let [caller, _] = last_plan(&plane).flows[0].sides.clone();
+        assert!(call.defer_until_open(&mut plane));
+        plane.sockets.failed(caller.rtp).unwrap();
+        let error = std::io::Error::from_raw_os_error(number).to_string();
+        assert_eq!(
+            call.replace_pair(&mut plane, caller.rtp, &error),
+            PortReplacement::AllFail
+        );
+        call.release(&mut plane);
+        // Both pairs of each pool can be allocated.
+        for pool in &mut plane.pools {
+            let now = plane.keying.now;
+            let pairs = [pool.ports.allocate(now), pool.ports.allocate(now)];
+            assert!(pairs.iter().all(Option::is_some), "{pairs:?}");
+        }
+    }
+}
+
 /// Contacts that ring at the same time: each keeps the ports of its offer until one of them has answered.
 #[test]
 fn contacts_with_different_pools_keep_their_ports() {
@@ -317,7 +357,7 @@ fn contacts_with_different_pools_keep_their_ports() {
     // The ports of the first contact are still known.
     assert!(call.uses(socket));
     assert_eq!(
-        call.replace_pair(&mut plane, socket),
+        call.replace_pair(&mut plane, socket, "in use"),
         PortReplacement::Announced
     );
     assert_eq!(call.side(Side::Callee), &second);

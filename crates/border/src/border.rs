@@ -344,6 +344,7 @@ impl Border {
                     self.lend().media_opened(socket);
                 } else {
                     self.parts.media_nodes.socket_opened(socket);
+                    self.parts.resolver.socket_opened(socket);
                     let is_first = self.parts.worker.is_first();
                     self.parts
                         .listeners
@@ -434,12 +435,12 @@ impl Engine for Border {
         if let Some((socket, filter)) = self.parts.admission.overload.next_socket_filter() {
             return Some(Output::SocketFilter { socket, filter });
         }
-        if let Some(query) = self.parts.resolver.queries.pop_front() {
-            let question = self.parts.resolver.current_query.insert(query);
+        if self.parts.resolver.has_query() {
+            let query = self.parts.resolver.next_query()?;
             return Some(Output::Datagram {
-                socket: question.socket,
-                destination: question.server,
-                bytes: &question.bytes,
+                socket: query.socket,
+                destination: query.server,
+                bytes: &query.bytes,
             });
         }
         if self.parts.resolver.has_output() {

@@ -11,6 +11,7 @@ use crate::shared::Ctx;
 use anchor::MediaPlane;
 use anchor::sockets::SocketWork;
 use config::{Config, HostName, InterfaceId};
+use core::time::Duration;
 use engine::{ConnectionId, DropReason, Entropy, Output, SocketId, SocketKind, Time, Transport};
 use sip::locate::{
     IgnoredAnswer, LocateError, LocateHost, LocateRequest, LookupId, LookupStart, ResolvedTarget,
@@ -22,6 +23,9 @@ use std::net::SocketAddr;
 
 /// Maximum number of addresses tried per name.
 const MOST_ADDRESSES: usize = 8;
+/// Time after which a query socket that could not be opened is tried again: less than the interval at which the
+/// resolver repeats a query.
+const SOCKET_RETRY: Duration = Duration::from_millis(500);
 
 /// The request that waits for a lookup.
 #[derive(Debug)]
@@ -81,6 +85,26 @@ pub(crate) struct DnsQuery {
     pub(crate) bytes: Vec<u8>,
 }
 
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum QuerySocketState {
+    #[default]
+    Closed,
+    Opening,
+    Open,
+}
+
+/// The socket for queries over an address family.
+#[derive(Clone, Copy, Debug, Default)]
+struct QuerySocket {
+    /// Present from the first query on. It keeps its number, because the numbers of signalling sockets are limited.
+    id: Option<SocketId>,
+    state: QuerySocketState,
+    /// When it may be opened, after a failure.
+    retry_at: Time,
+    /// Whether a failure was logged, since it was open last.
+    failure_logged: bool,
+}
+
 /// The resolver with its sockets.
 #[derive(Debug)]
 pub(crate) struct DnsClient {
@@ -89,13 +113,13 @@ pub(crate) struct DnsClient {
     /// Results that were known at the start of their lookup.
     known: VecDeque<LookupResult>,
     /// UDP sockets for queries over IPv4 and IPv6, opened by the first query.
-    sockets: [Option<SocketId>; 2],
+    sockets: [QuerySocket; 2],
     /// A requested connection, and the query to send over it.
     opening: Option<(ConnectionId, Vec<u8>)>,
     /// That query while the driver sends it.
     query: Vec<u8>,
     /// Queries over UDP, and the one that the driver sends.
-    pub(crate) queries: VecDeque<DnsQuery>,
+    queries: VecDeque<DnsQuery>,
     pub(crate) current_query: Option<DnsQuery>,
 }
 
@@ -178,7 +202,7 @@ impl DnsClient {
             resolver: Resolver::new(settings, entropy),
             waiting: BTreeMap::new(),
             known: VecDeque::new(),
-            sockets: [None; 2],
+            sockets: Default::default(),
             opening: None,
             query: Vec::new(),
             queries: VecDeque::new(),
@@ -306,7 +330,51 @@ fn wanted(host: &HostName, choices: LookupChoices) -> Result<LocateRequest, Loca
 impl DnsClient {
     /// Whether a socket is used for DNS queries.
     pub(crate) fn is_resolver(&self, socket: SocketId) -> bool {
-        self.sockets.contains(&Some(socket))
+        self.sockets.iter().any(|own| own.id == Some(socket))
+    }
+
+    /// A socket is open.
+    pub(crate) fn socket_opened(&mut self, socket: SocketId) {
+        let mut sockets = self.sockets.iter_mut();
+        if let Some(own) = sockets.find(|own| own.id == Some(socket)) {
+            own.state = QuerySocketState::Open;
+            own.failure_logged = false;
+        }
+    }
+
+    /// A socket could not be opened. If it is one for queries, a later query opens it: returns whether the failure is
+    /// to be logged, which is so for the first of several.
+    pub(crate) fn socket_failed(&mut self, socket: SocketId, now: Time) -> Option<bool> {
+        let mut sockets = self.sockets.iter_mut();
+        let own = sockets.find(|own| own.id == Some(socket))?;
+        own.state = QuerySocketState::Closed;
+        own.retry_at = now + SOCKET_RETRY;
+        let is_logged = !core::mem::replace(&mut own.failure_logged, true);
+        // The resolver repeats them.
+        self.queries.retain(|query| query.socket != socket);
+        Some(is_logged)
+    }
+
+    /// Whether a query can be sent. Queries wait while their socket is being opened.
+    pub(crate) fn has_query(&self) -> bool {
+        self.sendable().is_some()
+    }
+
+    /// The next query over UDP.
+    pub(crate) fn next_query(&mut self) -> Option<&DnsQuery> {
+        let at = self.sendable()?;
+        let query = self.queries.remove(at)?;
+        Some(self.current_query.insert(query))
+    }
+
+    /// Index of the first query whose socket is open.
+    fn sendable(&self) -> Option<usize> {
+        let is_open = |query: &DnsQuery| {
+            let mut sockets = self.sockets.iter();
+            let open = sockets.find(|own| own.id == Some(query.socket));
+            open.is_some_and(|own| own.state == QuerySocketState::Open)
+        };
+        self.queries.iter().position(is_open)
     }
 
     /// A datagram on a socket for DNS queries.
@@ -351,18 +419,23 @@ impl DnsClient {
         self.resolver.timeout(now);
     }
 
-    /// The socket for queries over IPv4 or IPv6; the first query opens it.
-    pub(crate) fn query_socket(
+    /// The socket for queries over IPv4 or IPv6; the first query opens it. `None` for a while after a failure: the
+    /// query is lost, and the resolver repeats it.
+    fn query_socket(
         &mut self,
         listeners: &mut Listeners,
         plane: &mut MediaPlane,
         v4: bool,
-    ) -> SocketId {
-        let index = usize::from(!v4);
-        if let Some(Some(socket)) = self.sockets.get(index) {
-            return *socket;
+        now: Time,
+    ) -> Option<SocketId> {
+        let own = self.sockets.get_mut(usize::from(!v4))?;
+        if own.state != QuerySocketState::Closed {
+            return own.id;
         }
-        let socket = listeners.next_socket();
+        if now < own.retry_at {
+            return None;
+        }
+        let socket = *own.id.get_or_insert_with(|| listeners.next_socket());
         let any: std::net::IpAddr = match v4 {
             true => std::net::Ipv4Addr::UNSPECIFIED.into(),
             false => std::net::Ipv6Addr::UNSPECIFIED.into(),
@@ -372,10 +445,8 @@ impl DnsClient {
             kind: SocketKind::UdpSignalling,
             local: SocketAddr::new(any, 0),
         });
-        if let Some(slot) = self.sockets.get_mut(index) {
-            *slot = Some(socket);
-        }
-        socket
+        own.state = QuerySocketState::Opening;
+        own.id
     }
 }
 

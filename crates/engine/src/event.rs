@@ -749,8 +749,8 @@ events! {
         /// The media line, from 0.
         line: u64,
     }
-    /// The ICE agent of a peer has sent no check for 30 s, or, with the border as full agent, answered none: no media
-    /// is sent to it until a pair is nominated again (RFC 7675).
+    /// The ICE agent of a peer that repeats its checks has sent none for 30 s, or, with the border as full agent,
+    /// answered none: no media is sent to it until a pair is nominated again (RFC 7675).
     MediaConsentLost "media_consent_lost" Warn {
         /// Number of the call.
         call: u64,
@@ -1129,9 +1129,9 @@ events! {
         /// Its address.
         address: String,
     }
-    /// A socket could not be opened. Tried again: a listener every 40 s and at each reload, `ng client` every second.
+    /// A socket could not be opened. Tried again: a listener every 40 s and at each reload, `ng client` and `dns` soon.
     SocketFailed "socket_failed" Error {
-        /// Purpose of the socket. `ng client`: commands to media nodes, logged once.
+        /// Purpose of the socket. `ng client`: commands to media nodes, `dns`: queries of names; both are logged once.
         purpose: String,
         /// Its address; with `ng client` the `control` address of a node.
         address: String,

@@ -45,6 +45,8 @@ pub(crate) fn driver_config(config: &Config, relay: Option<&KernelRelay>) -> Dri
         handshakes_per_second: u32::try_from(config.limits.handshakes_per_second)
             .unwrap_or(u32::MAX),
         websocket_message: config.limits.message_bytes,
+        // Nothing outside of the program stops its packets: sockets that cannot be opened are tried again later.
+        waits_for_ports: false,
         ..DriverConfig::default()
     }
 }
@@ -98,7 +100,7 @@ pub(crate) fn opened(note: &EventKind) -> io::Result<()> {
             purpose: what,
             address,
             error,
-        } if what != "media" => Err(io::Error::other(format!(
+        } if what != "media" && what != "dns" => Err(io::Error::other(format!(
             "cannot listen on {address} ({what}): {error}\n  remedy: stop the program that uses the port, or correct `listen` in the configuration"
         ))),
         _ => Ok(()),
@@ -108,6 +110,13 @@ pub(crate) fn opened(note: &EventKind) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn packet_threads_do_not_wait_for_ports() {
+        let text = "[[interface]]\nname=\"x\"\nlisten=\"udp:192.0.2.1\"\n";
+        let config = config::parse(text, "f").unwrap();
+        assert!(!driver_config(&config, None).waits_for_ports);
+    }
 
     #[test]
     fn socket_for_media_nodes_has_a_remedy_of_its_own() {
@@ -125,5 +134,7 @@ mod tests {
         assert!(client.contains("`control`") && !client.contains("`listen`"));
         assert!(listener.contains("`listen`"), "{listener}");
         assert!(opened(&failed("media")).is_ok());
+        // Names are looked up later.
+        assert!(opened(&failed("dns")).is_ok());
     }
 }

@@ -6,9 +6,11 @@ use crate::configuration;
 use crate::driver_setup::{SIGNAL_WAIT, driver_config, log_machine_limits, media_keying, opened};
 use crate::log::EventLog;
 use crate::media_path::{af_xdp, kernel_relay, log_af_xdp_packets, log_kernel_relay_changes};
+use crate::next_start::{StartConfig, warn_of_pending_changes};
 use crate::notify::{StopExtension, Watchdog, notify};
 use crate::ports::{self, Claims, ServedPart};
 use crate::security::{LoadedFiles, ReadOccasion};
+use crate::service::warn_of_settings;
 use crate::sounds::{self, Sounds};
 use crate::threads::ThreadSettings;
 use config::Config;
@@ -19,10 +21,12 @@ use ng::server::NgServer;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 struct Service<'a> {
     path: &'a Path,
+    start_config: StartConfig,
     loaded: LoadedFiles,
     log: EventLog,
     clock: Clock,
@@ -109,12 +113,14 @@ pub fn serve(
     let library = library(&config)?;
     let lent = ports::remarks(&config);
     let epoch = clock.unix_nanos(Time::ZERO);
-    let Some(mut node) = NgServer::new(config, epoch, entropy) else {
+    let config = Arc::new(config);
+    let Some(mut node) = NgServer::new(config.clone(), epoch, entropy) else {
         return Err(io::Error::other(NO_NODE));
     };
     node.set_dtls(media_keying(&clock)?);
     let mut service = Service {
         path,
+        start_config: StartConfig::new(config),
         loaded,
         log,
         clock,
@@ -219,7 +225,8 @@ impl Service<'_> {
         let claims = self.claims;
         self.reading.begin(|| {
             let (loaded, recordings) = (loaded.clone(), recordings(old).cloned());
-            move || NewNodeConfig::of(&path, &loaded, recordings.as_ref(), claims)
+            let start = self.start_config.clone();
+            move || NewNodeConfig::of(&path, (&loaded, &start), recordings.as_ref(), claims)
         });
         let now = self.clock.now();
         let read = self.reading.take();
@@ -252,6 +259,8 @@ impl Service<'_> {
         for note in ports::remarks(&read.config) {
             self.log.event(&Event::new(now, note));
         }
+        warn_of_settings(&read.config);
+        warn_of_pending_changes(&self.start_config.pending_node_changes(&read.config));
         node.reload(read.config, now);
     }
 }
@@ -277,7 +286,7 @@ impl NewNodeConfig {
     /// Why it is rejected.
     fn of(
         path: &Path,
-        loaded: &LoadedFiles,
+        (loaded, start): (&LoadedFiles, &StartConfig),
         recorded: Option<&PathBuf>,
         claims: Claims,
     ) -> Result<NewNodeConfig, String> {
@@ -290,6 +299,9 @@ impl NewNodeConfig {
         })?;
         if config.ng_server.is_none() {
             return Err("it no longer has a media node ([ng_server])".to_owned());
+        }
+        if let Some(why) = start.refusal(&config) {
+            return Err(why);
         }
         let library = library(&config).map_err(|error| error.to_string())?;
         let claimed = claims.claim(&config)?;

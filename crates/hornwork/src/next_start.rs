@@ -7,7 +7,17 @@ use config::{Config, MediaSocketMode, OffloadMode};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+/// Settings of a media node among those that take effect at the next start only; the others have no effect there.
+const NODE_SETTINGS: [&str; 5] = [
+    "[threads]",
+    "[media] ",
+    "media addresses",
+    "[limits]",
+    "[log]",
+];
+
 /// The configuration of the start.
+#[derive(Clone)]
 pub(crate) struct StartConfig(Arc<Config>);
 
 impl StartConfig {
@@ -23,6 +33,23 @@ impl StartConfig {
     /// Tables whose settings differ from those in effect until the next start.
     pub(crate) fn pending_changes(&self, new: &Config) -> Vec<&'static str> {
         changes_for_next_start(&self.0, new)
+    }
+
+    /// Those of a media node.
+    pub(crate) fn pending_node_changes(&self, new: &Config) -> Vec<&'static str> {
+        let mut changes = self.pending_changes(new);
+        changes.retain(|change| NODE_SETTINGS.iter().any(|name| change.starts_with(name)));
+        changes
+    }
+}
+
+/// Logs which changed settings wait for the next start.
+pub(crate) fn warn_of_pending_changes(changes: &[&str]) {
+    if !changes.is_empty() {
+        tracing::warn!(
+            "changes in {} take effect at the next start",
+            changes.join(", ")
+        );
     }
 }
 
@@ -179,6 +206,29 @@ mod tests {
                 "[limits]",
                 "[log]"
             ]
+        );
+    }
+
+    #[test]
+    fn changes_without_effect_on_a_media_node_are_not_named() {
+        let read = |more: &str| {
+            let text = format!(
+                "[ng_server]\nlisten=\"udp:192.0.2.1:2223\"\n[[ng_server.interface]]\nname=\"x\"\nmedia={{address=\"192.0.2.1\",ports=\"27000-27099\"}}\n{more}"
+            );
+            config::parse(&text, "f").unwrap()
+        };
+        let start = StartConfig::new(Arc::new(read("")));
+        let other = read(
+            "[sip]\nagent=\"x\"\n[session_timer]\nexpires_s=600\n[media]\ndscp=0\nkernel_relay=\"never\"\n[log]\nlevel=\"warn\"\n",
+        );
+        assert_eq!(
+            start.pending_node_changes(&other),
+            ["[media] dscp", "[log]"]
+        );
+        assert!(
+            start
+                .pending_node_changes(&read("[limits]\ncalls=5\n"))
+                .is_empty()
         );
     }
 

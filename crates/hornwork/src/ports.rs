@@ -4,7 +4,7 @@ use crate::machine::EphemeralPorts;
 use config::{
     Config, MediaAddress, MediaMode, MediaRange, MediaSocketMode, Mistake, Register, RouteSpec,
 };
-use engine::EventKind;
+use engine::{EventKind, Transport};
 use net::{ClaimError, Claimant, PortClaims, PortRange};
 use std::io;
 
@@ -70,6 +70,28 @@ pub(crate) fn remarks(config: &Config) -> Vec<EventKind> {
         remedy: remedy(&ephemeral, range),
     };
     ranges.map(remark).collect()
+}
+
+/// Refuses listening ports that another program of this user has and would share: with several workers they are opened
+/// for sharing. Before the workers open them.
+///
+/// # Errors
+/// With the remedy.
+pub(crate) fn refuse_shared_listeners(config: &Config) -> io::Result<()> {
+    if config.sip.workers <= 1 {
+        return Ok(());
+    }
+    let mut listen = config.interfaces.iter().flat_map(|one| &one.listen);
+    let occupied = listen.find(|one| {
+        let is_stream = one.transport != Transport::Udp;
+        net::is_port_in_use(one.address, is_stream)
+    });
+    match occupied {
+        None => Ok(()),
+        Some(occupied) => Err(io::Error::other(format!(
+            "cannot listen on {occupied}: another program has the port, and several workers would share it\n  remedy: stop the program that uses the port, or correct `listen` in the configuration"
+        ))),
+    }
 }
 
 /// Part of a configuration that runs in this process.

@@ -18,7 +18,7 @@ use crate::media_path::{
 };
 use crate::metrics;
 use crate::name_service::with_name_service;
-use crate::next_start::StartConfig;
+use crate::next_start::{StartConfig, warn_of_pending_changes};
 use crate::notify::{StopExtension, Watchdog, notify};
 use crate::operators::{self, Operators, ServiceRequest, WorkerContext};
 use crate::ports::{self, Claims, ServedPart};
@@ -169,7 +169,7 @@ pub fn run(options: &ServeOptions) -> ExitCode {
 }
 
 /// Logs the warnings that `hornwork check` prints.
-fn warn_of_settings(config: &Config) {
+pub(crate) fn warn_of_settings(config: &Config) {
     for renamed in &config.renamed_keys {
         tracing::warn!("{renamed}");
     }
@@ -211,6 +211,7 @@ fn serve(
     log.alarms().set_objects(objects, clock.now());
     let claims = Claims::of(ServedPart::Border)?;
     let claimed = claims.claim_at_start(&config)?;
+    ports::refuse_shared_listeners(&config)?;
     announce(configuration::summary(&config));
     for note in ports::remarks(&config) {
         log.event(&Event::new(clock.now(), note));
@@ -699,12 +700,7 @@ impl BorderService<'_> {
                 self.siblings.reload(&config, &self.loaded.security);
                 border.reload(config, now);
                 self.reload_waiters.accepted();
-                if !postponed.is_empty() {
-                    tracing::warn!(
-                        "changes in {} take effect at the next start",
-                        postponed.join(", ")
-                    );
-                }
+                warn_of_pending_changes(&postponed);
             }
             Err(why) => self.refuse_configuration(why, now),
         }

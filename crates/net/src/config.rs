@@ -115,6 +115,9 @@ pub struct DriverConfig {
     /// Interface of all UDP and TCP sockets (SO_BINDTODEVICE): their packets pass it also to destinations that the
     /// routes would send elsewhere. Not for the shared-port socket and AF_XDP. `None`: the routes decide.
     pub device: Option<String>,
+    /// Wait up to a quarter of a second for an ephemeral port while all are in use. The packets of the thread wait as
+    /// well.
+    pub waits_for_ports: bool,
     /// Events queued until the program reads them with [`crate::Driver::next_event`]; later ones are counted as lost.
     pub events: usize,
 }
@@ -158,6 +161,7 @@ impl Default for DriverConfig {
             stream_budget: 256 << 10,
             shared_ports: false,
             device: None,
+            waits_for_ports: true,
             events: 65_536,
         }
     }

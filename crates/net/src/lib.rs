@@ -78,7 +78,7 @@ pub use raw_ip::RawIpSocket;
 pub use record::Recorder;
 pub use relay::KernelRelay;
 pub use signals::{Signals, block_all as block_signals, end_on_closed_pipe, stops};
-pub use socket::{may_carry_esp, request_send_buffer};
+pub use socket::{is_port_in_use, may_carry_esp, request_send_buffer};
 pub use source_guard::SourceGuard;
 pub use timed_udp::TimedUdpSocket;
 pub use tun::TunDevice;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -20,6 +21,8 @@ enum Job {
     End(u64),
 }
 
+/// Recordings are conversations in the clear: no other user of the machine reads them; a group may collect them.
+const FILE_MODE: u32 = 0o640;
 /// Longest wait for the disk when the recorder ends.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -176,7 +179,9 @@ fn write(
             Job::Begin(number, name, header) => {
                 let path = directory.join(name);
                 // An existing file is never overwritten.
-                let created = OpenOptions::new().write(true).create_new(true).open(&path);
+                let mut options = OpenOptions::new();
+                let options = options.write(true).create_new(true).mode(FILE_MODE);
+                let created = options.open(&path);
                 match created.and_then(|mut file| file.write_all(&header).map(|()| file)) {
                     Ok(file) => {
                         files.insert(number, (path, file));
@@ -210,6 +215,7 @@ fn write(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt as _;
 
     fn test_directory(name: &str) -> PathBuf {
         let directory =
@@ -235,6 +241,8 @@ mod tests {
         assert_eq!(lost_bytes.load(Ordering::Relaxed), 4);
         assert_eq!(std::fs::read(directory.join("a.pcap")).unwrap(), b"wxyz");
         assert_eq!(std::fs::read(directory.join("b.pcap")).unwrap(), b"other");
+        let about = std::fs::metadata(directory.join("b.pcap")).unwrap();
+        assert_eq!(about.mode() & 0o7, 0, "no other user may read it");
         std::fs::remove_dir_all(&directory).unwrap();
     }
 

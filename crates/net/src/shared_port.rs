@@ -128,7 +128,8 @@ impl SharedPorts {
         }
         // Bound before the program steers the port: otherwise datagrams of another program that owns the port would
         // be taken from it.
-        let bound = socket::reserve_port(local).map_err(OpenPortError::InUse)?;
+        let bound = socket::reserve_port(local, config.waits_for_ports);
+        let bound = bound.map_err(OpenPortError::InUse)?;
         let local = socket::local_address(bound.as_fd()).map_err(OpenPortError::InUse)?;
         let drain_count = self.drain_counts[family(local.ip())];
         let Some(address) = self.addresses.get_mut(usize::from(number)) else {

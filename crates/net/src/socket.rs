@@ -21,13 +21,15 @@ fn family(address: SocketAddr) -> AddressFamily {
     }
 }
 
-/// Calls `open` for `local`. Without a fixed port it is retried a few times if all ports are in use: next to programs
-/// with thousands of sockets, ephemeral ports are freed continually. A fixed port is tried once.
+/// Calls `open` for `local`. Without a fixed port it is retried a few times if all ports are in use and this thread
+/// `waits`: next to programs with thousands of sockets, ephemeral ports are freed continually. A fixed port is tried
+/// once.
 fn retry_ephemeral<T>(
     local: SocketAddr,
+    waits: bool,
     mut open: impl FnMut() -> rustix::io::Result<T>,
 ) -> io::Result<T> {
-    let pauses = PAUSES.iter().filter(|_| local.port() == 0);
+    let pauses = PAUSES.iter().filter(|_| waits && local.port() == 0);
     for pause in pauses {
         match open() {
             Err(Errno::ADDRINUSE) => std::thread::sleep(Duration::from_millis(*pause)),
@@ -124,7 +126,7 @@ pub(crate) fn udp(
     if config.shared_ports && kind != SocketKind::UdpMedia && local.port() != 0 {
         sockopt::set_socket_reuseport(&fd, true)?;
     }
-    retry_ephemeral(local, || net::bind(&fd, &local))?;
+    retry_ephemeral(local, config.waits_for_ports, || net::bind(&fd, &local))?;
     Ok(fd)
 }
 
@@ -184,7 +186,7 @@ pub(crate) fn steered(own: IpAddr, config: &DriverConfig) -> io::Result<OwnedFd>
         set_int(fd.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
     }
     // Only a bound socket can be steered to; the address itself is not used.
-    retry_ephemeral(own, || net::bind(&fd, &own))?;
+    retry_ephemeral(own, true, || net::bind(&fd, &own))?;
     Ok(fd)
 }
 
@@ -196,7 +198,7 @@ pub(crate) fn unread_socket(own: IpAddr) -> io::Result<OwnedFd> {
     if own.is_ipv6() {
         sockopt::set_ipv6_v6only(&fd, true)?;
     }
-    retry_ephemeral(own, || net::bind(&fd, &own))?;
+    retry_ephemeral(own, true, || net::bind(&fd, &own))?;
     Ok(fd)
 }
 
@@ -229,12 +231,12 @@ pub(crate) fn default_hops() -> io::Result<[u8; 2]> {
 
 /// A UDP socket that reserves a port; with port 0 one that the kernel chooses. Fails if another program has the port,
 /// or the address is not local.
-pub(crate) fn reserve_port(local: SocketAddr) -> io::Result<OwnedFd> {
+pub(crate) fn reserve_port(local: SocketAddr, waits: bool) -> io::Result<OwnedFd> {
     let fd = net::socket_with(family(local), SocketType::DGRAM, FLAGS, None)?;
     if local.is_ipv6() {
         sockopt::set_ipv6_v6only(&fd, true)?;
     }
-    retry_ephemeral(local, || net::bind(&fd, &local))?;
+    retry_ephemeral(local, waits, || net::bind(&fd, &local))?;
     Ok(fd)
 }
 
@@ -251,10 +253,33 @@ pub(crate) fn send_from(
     Ok(())
 }
 
+/// Whether another program has a listening port, also one that shares it (SO_REUSEPORT): workers that share ports would
+/// join it, and each program would get a part of the packets. Not for ports of this program.
+pub fn is_port_in_use(local: SocketAddr, is_stream: bool) -> bool {
+    let bound = || {
+        let kind = match is_stream {
+            true => SocketType::STREAM,
+            false => SocketType::DGRAM,
+        };
+        let fd = net::socket_with(family(local), kind, FLAGS, None)?;
+        if local.is_ipv6() {
+            sockopt::set_ipv6_v6only(&fd, true)?;
+        }
+        if is_stream {
+            // Connections of a former run do not count.
+            sockopt::set_socket_reuseaddr(&fd, true)?;
+        }
+        net::bind(&fd, &local)
+    };
+    bound() == Err(Errno::ADDRINUSE)
+}
+
 /// A listening TCP socket.
 pub(crate) fn listener(local: SocketAddr, config: &DriverConfig) -> io::Result<OwnedFd> {
     // An ephemeral port may be bound by another socket before `listen`: a retry uses a new socket.
-    retry_ephemeral(local, || listener_once(local, config))
+    retry_ephemeral(local, config.waits_for_ports, || {
+        listener_once(local, config)
+    })
 }
 
 fn listener_once(local: SocketAddr, config: &DriverConfig) -> rustix::io::Result<OwnedFd> {
@@ -381,12 +406,29 @@ mod tests {
 
     /// Opens at `port`; the first `failures` attempts fail with `error`. Returns the number of attempts and the result.
     fn tries(port: u16, failures: usize, error: Errno) -> (usize, io::Result<()>) {
+        tries_of_thread(true, port, failures, error)
+    }
+
+    fn tries_of_thread(
+        waits: bool,
+        port: u16,
+        failures: usize,
+        error: Errno,
+    ) -> (usize, io::Result<()>) {
         let mut tries = 0;
-        let done = retry_ephemeral(SocketAddr::from(([127, 0, 0, 1], port)), || {
+        let done = retry_ephemeral(SocketAddr::from(([127, 0, 0, 1], port)), waits, || {
             tries += 1;
             if tries > failures { Ok(()) } else { Err(error) }
         });
         (tries, done)
+    }
+
+    /// Other programs may have all ephemeral ports: packets must not wait for them.
+    #[test]
+    fn packet_thread_does_not_wait_for_an_ephemeral_port() {
+        let (attempts, done) = tries_of_thread(false, 0, usize::MAX, Errno::ADDRINUSE);
+        assert_eq!(attempts, 1);
+        assert_eq!(done.unwrap_err().kind(), io::ErrorKind::AddrInUse);
     }
 
     #[test]
@@ -400,6 +442,28 @@ mod tests {
         let (attempts, done) = tries(0, usize::MAX, Errno::ACCESS);
         assert_eq!(attempts, 1);
         assert_eq!(done.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn shared_port_of_another_program_is_in_use() {
+        let shares = DriverConfig {
+            shared_ports: true,
+            ..DriverConfig::default()
+        };
+        // A port of its own, which is free without these sockets.
+        let first = udp(
+            SocketAddr::from(([127, 0, 0, 77], 0)),
+            SocketKind::UdpSignalling,
+            &shares,
+        );
+        let local = local_address(first.unwrap().as_fd()).unwrap();
+        assert!(!is_port_in_use(local, false) && !is_port_in_use(local, true));
+        let datagrams = udp(local, SocketKind::UdpSignalling, &shares).unwrap();
+        assert!(is_port_in_use(local, false) && !is_port_in_use(local, true));
+        let streams = listener(local, &shares).unwrap();
+        assert!(is_port_in_use(local, true));
+        drop((datagrams, streams));
+        assert!(!is_port_in_use(local, false) && !is_port_in_use(local, true));
     }
 
     #[test]

@@ -467,7 +467,7 @@ impl NgServer {
         };
         let (session, number) = (branch.session, branch.number);
         let logged = branch.media.has_replaced_pairs();
-        let replaced = branch.media.replace_pair(&mut self.plane, socket);
+        let replaced = branch.media.replace_pair(&mut self.plane, socket, error);
         // One line is logged for a call, with the first port that failed.
         if !logged {
             self.tell(match &replaced {
@@ -488,6 +488,10 @@ impl NgServer {
             }
             PortReplacement::Exhausted(pool) => {
                 self.ports_exhausted(pool, String::new());
+                self.refuse_ports(session);
+            }
+            PortReplacement::AllFail => {
+                self.counters.ports_exhausted += 1;
                 self.refuse_ports(session);
             }
             PortReplacement::Announced => {

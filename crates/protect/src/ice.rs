@@ -27,8 +27,11 @@ const ICE_CHARS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvw
 const MAX_SOURCES: usize = 16;
 /// Number of responses queued until they are read.
 const MAX_RESPONSES: usize = 32;
-/// After this time without a check the peer's consent has expired (RFC 7675 section 5.1).
+/// After this time without a check the consent of a peer that refreshes it has expired (RFC 7675 section 5.1).
 pub const CONSENT: Duration = Duration::from_secs(30);
+/// A check over the selected pair so long after the first nomination refreshes consent. Agents of RFC 5245 (pjsip,
+/// linphone) send no checks then, but indications, or nothing beside media.
+const REFRESH: Duration = Duration::from_secs(10);
 /// A nomination that was not repeated for this time does not keep another pair from being nominated, with any priority:
 /// the peer has changed its pair. Agents of RFC 5245, which nominate all valid pairs, repeat all of them within it.
 const NOMINATION: Duration = Duration::from_secs(5);
@@ -209,6 +212,10 @@ pub struct LiteAgent {
     remote: Option<IceCredentials>,
     sources: Vec<CheckSource>,
     selected: Option<SocketAddr>,
+    /// When the peer nominated a pair first, with its present credentials.
+    first_nomination: Option<Time>,
+    /// Whether the peer refreshes its consent (RFC 7675): only then silence means that it has expired.
+    refreshes_consent: bool,
     answers: VecDeque<(SocketAddr, Vec<u8>)>,
 }
 
@@ -220,6 +227,8 @@ impl LiteAgent {
             remote,
             sources: Vec::new(),
             selected: None,
+            first_nomination: None,
+            refreshes_consent: false,
             answers: VecDeque::new(),
         }
     }
@@ -240,6 +249,8 @@ impl LiteAgent {
     pub fn set_remote(&mut self, remote: IceCredentials) {
         if (self.remote.as_ref()).is_some_and(|existing| *existing != remote) {
             self.sources.clear();
+            self.first_nomination = None;
+            self.refreshes_consent = false;
         }
         self.remote = Some(remote);
     }
@@ -250,6 +261,8 @@ impl LiteAgent {
         self.local = KeyedCredentials::new(local);
         self.remote = remote;
         self.sources.clear();
+        self.first_nomination = None;
+        self.refreshes_consent = false;
     }
 
     /// Stops using the nominated pair, whose consent has expired; `true` if there was one.
@@ -306,11 +319,13 @@ impl LiteAgent {
                 .any(|existing| existing.address == source)
     }
 
-    /// Whether the peer has sent a check from the selected address within [`CONSENT`]; otherwise nothing may be sent
-    /// there. Consent is that of a pair: checks from other addresses do not count (RFC 7675 section 5.1).
+    /// Whether media may be sent to the selected address: the peer has sent a check from there, and within [`CONSENT`]
+    /// if it refreshes its consent. Consent is that of a pair: checks from other addresses do not count (RFC 7675
+    /// section 5.1). A lite agent cannot ask a peer that does not (RFC 7675 section 3): its silence means nothing.
     pub fn consents(&self, now: Time) -> bool {
         self.sources.iter().any(|source| {
-            Some(source.address) == self.selected && now.since(source.last) <= CONSENT
+            Some(source.address) == self.selected
+                && (!self.refreshes_consent || now.since(source.last) <= CONSENT)
         })
     }
 
@@ -374,7 +389,11 @@ impl LiteAgent {
         }
         if nominates {
             self.select(address, priority, now);
+            self.first_nomination.get_or_insert(now);
         }
+        let is_refresh = nominates || self.selected == Some(address);
+        let first = self.first_nomination.filter(|_| is_refresh);
+        self.refreshes_consent |= first.is_some_and(|first| now.since(first) >= REFRESH);
     }
 
     /// Selects among several nominated pairs the one of highest priority (agents of RFC 5245 nominate every valid
@@ -468,8 +487,11 @@ mod tests {
         assert_eq!(lite.selected(), Some(address(1)), "lower priority");
         lite.feed(&peer.check(200, true), address(3), now).unwrap();
         assert_eq!(lite.selected(), Some(address(3)));
-        assert!(lite.consents(now + CONSENT));
-        assert!(!lite.consents(now + CONSENT + Duration::from_millis(1)));
+        let later = now + REFRESH;
+        lite.feed(&peer.check(200, false), address(3), later)
+            .unwrap();
+        assert!(lite.consents(later + CONSENT));
+        assert!(!lite.consents(later + CONSENT + Duration::from_millis(1)));
         let mut entropy = Entropy::from_number(2);
         lite.restart(IceCredentials::generate(&mut entropy), None);
         assert_eq!(lite.selected(), Some(address(3)), "media continues");
@@ -526,19 +548,44 @@ mod tests {
         let at = Time::from_secs;
         lite.feed(&peer.check(200, true), address(1), at(0))
             .unwrap();
-        lite.feed(&peer.check(100, true), address(2), at(1))
+        lite.feed(&peer.check(200, true), address(1), at(10))
             .unwrap();
-        for second in 2..=31 {
+        lite.feed(&peer.check(100, true), address(2), at(11))
+            .unwrap();
+        for second in 12..=41 {
             lite.feed(&peer.check(50, false), address(3), at(second))
                 .unwrap();
         }
         assert_eq!(lite.selected(), Some(address(1)));
-        assert!(lite.consents(at(30)) && !lite.consents(at(31)));
+        assert!(lite.consents(at(40)) && !lite.consents(at(41)));
         // Another nominated pair that has consent takes over; a pair that was only checked does not.
-        assert!(lite.select_other(at(31)));
+        assert!(lite.select_other(at(41)));
         assert_eq!(lite.selected(), Some(address(2)));
-        assert!(lite.consents(at(31)) && !lite.consents(at(32)));
-        assert!(!lite.select_other(at(32)));
+        assert!(lite.consents(at(41)) && !lite.consents(at(42)));
+        assert!(!lite.select_other(at(42)));
+    }
+
+    /// After its nomination an agent of RFC 5245 sends indications at most (section 10).
+    #[test]
+    fn peer_that_does_not_refresh_its_consent_keeps_its_pair() {
+        let (mut lite, peer) = pair();
+        let at = Time::from_secs;
+        // Its nomination and a retransmission; checks of another pair that it does not use are repeated for longer.
+        for second in [0, 1] {
+            lite.feed(&peer.check(200, true), address(1), at(second))
+                .unwrap();
+        }
+        lite.feed(&peer.check(50, false), address(2), at(31))
+            .unwrap();
+        let indication = Builder::new(message_type::BINDING_INDICATION, [2; 12]).finish(None);
+        for second in [15, 30, 45] {
+            lite.feed(&indication, address(1), at(second)).unwrap();
+        }
+        assert!(lite.consents(at(3_600)), "its silence means nothing");
+        // Not after a restart that it has not followed: the pair has no check with the new credentials.
+        let mut entropy = Entropy::from_number(3);
+        lite.restart(IceCredentials::generate(&mut entropy), None);
+        assert!(!lite.consents(at(3_600)));
     }
 
     #[test]

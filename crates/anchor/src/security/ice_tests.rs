@@ -348,3 +348,32 @@ fn without_ice_in_the_answer_signalled_addresses_are_used() {
     assert_eq!(to, addr("10.0.0.2:5000"));
     assert!(rig.wire.is_empty() && rig.statuses().is_empty());
 }
+
+/// A phone of RFC 5245 (pjsip, linphone) sends no checks after its nomination: a lite agent does not take that for a
+/// lost consent.
+#[test]
+fn phone_without_consent_checks_keeps_its_media() {
+    let policy = MediaSecurity {
+        ice: Ice::Lite,
+        ..MediaSecurity::default()
+    };
+    let mut rig = MediaRig::new(Some(Arc::new(policy)), None);
+    let mut phone = FullIcePeer::new(24, IceRole::Controlling);
+    rig.offer(Side::Caller, &phone.description(1, 4000))
+        .unwrap();
+    let plain = sdp(2, 5000, "RTP/AVP", &[]);
+    let answer = rig.answer(Side::Callee, &plain, false).unwrap();
+    let border = phone.apply_description(&answer, NOW);
+    phone.run(&mut rig, Side::Caller, border, SOON, false);
+    assert_eq!(rig.statuses(), [format!("caller nominated {PEER}")]);
+    for _ in 0..60 {
+        rig.plane.keying.now += Duration::from_secs(5);
+        rig.call.handle_keying_timeout(&mut rig.plane);
+    }
+    rig.drain();
+    assert_eq!(rig.statuses(), Vec::<String>::new());
+    let from_callee = rig.send_from(Side::Callee, addr("10.0.0.2:5000"), &rtp(3, 1));
+    assert_eq!(from_callee.unwrap().0, addr(PEER));
+    let from_phone = rig.send_from(Side::Caller, addr(PEER), &rtp(7, 1));
+    assert_eq!(from_phone.unwrap().1, rtp(7, 1));
+}

@@ -118,7 +118,7 @@ impl Calls<'_> {
             .media
             .anchored_mut()
             .map_or(PortReplacement::Foreign, |media| {
-                media.replace_pair(plane, socket)
+                media.replace_pair(plane, socket, failed.error)
             });
         let events = &mut self.parts.ctx.events;
         if !logged {
@@ -143,7 +143,9 @@ impl Calls<'_> {
                 self.parts.media.ports_exhausted(&mut self.parts.ctx, pool);
                 self.give_up(slot, Reason::MediaPort);
             }
-            PortReplacement::Announced => self.give_up(slot, Reason::MediaPort),
+            PortReplacement::AllFail | PortReplacement::Announced => {
+                self.give_up(slot, Reason::MediaPort);
+            }
         }
     }
 
@@ -153,6 +155,17 @@ impl Calls<'_> {
             return self.parts.command_socket_failed(socket, error);
         }
         let now = self.parts.ctx.now;
+        if let Some(is_logged) = self.parts.resolver.socket_failed(socket, now) {
+            let failed = FailedSocket {
+                socket,
+                place: None,
+                error,
+            };
+            if is_logged {
+                self.parts.ctx.events.tell(now, || failed.event("dns"));
+            }
+            return;
+        }
         let (address, waiter) = match socket.0 >= MEDIA_BASE {
             true => self.parts.media.plane.sockets.failed(socket).unzip(),
             false => {

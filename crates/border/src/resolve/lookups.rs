@@ -97,6 +97,7 @@ impl Components {
 
     /// Queues the DNS queries of the resolver.
     pub(crate) fn send_queries(&mut self) {
+        let now = self.ctx.now;
         while let Some(query) = self.resolver.resolver.next_query() {
             let socket = {
                 let Components {
@@ -105,8 +106,10 @@ impl Components {
                     media,
                     ..
                 } = self;
-                resolver.query_socket(listeners, &mut media.plane, query.server.is_ipv4())
+                let v4 = query.server.is_ipv4();
+                resolver.query_socket(listeners, &mut media.plane, v4, now)
             };
+            let Some(socket) = socket else { continue };
             self.resolver.queries.push_back(DnsQuery {
                 socket,
                 server: query.server,

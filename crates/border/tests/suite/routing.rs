@@ -3,7 +3,7 @@
 
 use crate::virtual_network;
 
-use engine::{DropReason, Transport};
+use engine::{DropReason, EventKind, Transport};
 use sip::{Ending, Failure, MessageContent, OutOfDialogRequest, Target};
 use std::time::Duration;
 use virtual_network::*;
@@ -284,6 +284,30 @@ fn name_is_resolved_by_naptr_and_srv_with_failover() {
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(5));
     assert_eq!((offers(&net, second), asked(&net)), (2, before));
+}
+
+/// No socket can be opened when the first name is looked up, as at the limit of open files or without a free ephemeral
+/// port: names are resolved as soon as one can be.
+#[test]
+fn query_socket_that_could_not_be_opened_is_tried_again() {
+    let config = PLAIN.replace("udp:10.2.0.1:5060", "pbx.example")
+        + "answer_timeout_s=2\n[dns]\nservers=['10.8.0.53:53']\n";
+    let mut net = VirtualNetwork::new(&config, 1);
+    net.zone = vec![("pbx.example", 1, vec![10, 2, 0, 1])];
+    net.occupied = vec!["0.0.0.0:0".parse().unwrap()];
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(30));
+    assert_eq!(offers(&net, bob), 0);
+    let failures = net.events.iter().filter(
+        |event| matches!(&event.kind, EventKind::SocketFailed { purpose, .. } if purpose == "dns"),
+    );
+    assert_eq!(failures.count(), 1, "logged once");
+    net.occupied.clear();
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(5));
+    assert_eq!(offers(&net, bob), 1);
 }
 
 /// A NAPTR record for a service, by its order.

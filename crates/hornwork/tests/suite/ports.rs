@@ -124,6 +124,57 @@ fn reload_claims_ports_before_use() {
     assert_eq!(output.status.code(), Some(3), "{}", output_text(&output));
 }
 
+/// Several workers share their listening ports. A second program with the same file would get a part of the requests,
+/// and BYEs of calls of the first one.
+#[test]
+fn listening_ports_of_several_workers_belong_to_one_program() {
+    let folder = scratch("ports-workers");
+    let (sip, trunk) = (free_port(), free_port());
+    // Without media there are no claims.
+    let bypass = "loopback-bypass.toml";
+    let text = example(bypass, sip, trunk, media_ports(10), "[sip]\nworkers = 2\n");
+    let mut running = border(&folder, &text, sip);
+    let file = write_file(&folder, "second.toml", &text);
+    let output = program(&["run", "-c"], &file);
+    let log = output_text(&output);
+    assert_eq!(output.status.code(), Some(3), "{log}");
+    let refused = format!("cannot listen on udp:127.0.0.1:{sip}: another program has the port");
+    assert!(log.contains(&refused) && log.contains("remedy:"), "{log}");
+    running.signal("KILL");
+    assert_eq!(running.wait(PATIENCE), Some(false));
+    drop(border(&folder, &text, sip));
+}
+
+/// Sockets and media paths of a media node are those of its start, as those of a border.
+#[test]
+fn reload_of_a_media_node_names_the_settings_of_the_start() {
+    let folder = scratch("ports-node-reload");
+    let media = media_ports(100);
+    let text = node(media);
+    let file = write_file(&folder, "node.toml", &text);
+    let mut program = Command::new(env!("CARGO_BIN_EXE_hornwork"));
+    program.args(["run", "--role", "media", "-c"]).arg(&file);
+    let running = Process::start(program.stdin(Stdio::null()), &folder.join("node.log"));
+    until(&running, |log| log.contains("socket_opened"));
+    write_file(&folder, "node.toml", &format!("{text}[media]\ndscp = 8\n"));
+    running.signal("HUP");
+    until(&running, |log| log.contains("configuration_reloaded"));
+    let pending = "changes in [media] dscp take effect at the next start";
+    until(&running, |log| log.contains(pending));
+    // A path that does not serve an address of the reload.
+    let (first, last) = media;
+    let second = format!(
+        "[[ng_server.interface]]\nname = \"y\"\n\
+         media = {{ address = \"127.0.0.2\", ports = \"{first}-{last}\" }}\n[media]\nsockets = \"shared\"\n"
+    );
+    write_file(&folder, "node.toml", &format!("{text}{second}"));
+    running.signal("HUP");
+    until(&running, |log| {
+        let mut refused = log.lines();
+        refused.any(|line| line.contains("configuration_refused") && line.contains("127.0.0.2"))
+    });
+}
+
 #[test]
 fn ephemeral_ports_are_a_mistake() {
     let folder = scratch("ports-lent");

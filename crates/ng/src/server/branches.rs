@@ -12,6 +12,7 @@ use engine::timers::TimerKey;
 use engine::{BoundedMap, HashKey, SocketId, Time};
 use slab::Slab;
 use smallvec::SmallVec;
+use std::net::IpAddr;
 
 /// Branches per call at most: each allocates ports.
 const MAX_BRANCHES: usize = 64;
@@ -54,6 +55,8 @@ pub(super) struct NgBranch {
     /// Tags of the first offerer and of the answerer; empty while unknown.
     pub(super) tags: [Vec<u8>; 2],
     pub(super) via: Option<Vec<u8>>,
+    /// The hosts from which the sides signalled last (`received-from`).
+    pub(super) sources: [Option<IpAddr>; 2],
     pub(super) media: Box<CallMedia>,
     pub(super) deferred: Option<DeferredOffer>,
     pub(super) descriptions: [PartyDescription; 2],
@@ -91,6 +94,19 @@ impl NgBranch {
     /// The side with this tag.
     pub(super) fn side_of(&self, tag: &[u8]) -> Option<Side> {
         Side::BOTH.into_iter().find(|side| self.tag(*side) == tag)
+    }
+
+    /// Notes where a side signals from: media of a phone that has moved, or of another phone that answers, may come
+    /// from another NAT, although the description has the same private address.
+    pub(super) fn note_source(&mut self, side: Side, source: Option<IpAddr>, is_other: bool) {
+        let Some(place) = self.sources.get_mut(side.index()) else {
+            return;
+        };
+        let moved = source.is_some() && place.is_some() && *place != source;
+        *place = source.or(*place);
+        if moved || is_other {
+            self.media.relearn_address(side);
+        }
     }
 
     /// Undoes a change of ports by an offer that was not answered.

@@ -265,11 +265,15 @@ impl NgServer {
         let mut calls: Vec<&[u8]> = Vec::new();
         let limit = options.limit.unwrap_or(DEFAULT_LIST_LIMIT);
         for branch in self.branches.iter() {
+            // The rest would cost the packets of this thread time.
+            if calls.len() >= limit {
+                break;
+            }
             let first = self
                 .branches
                 .call(&branch.call)
                 .is_some_and(|call| call.sessions.first() == Some(&branch.session));
-            if first && calls.len() < limit {
+            if first {
                 calls.push(&branch.call);
             }
         }

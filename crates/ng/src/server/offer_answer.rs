@@ -158,6 +158,7 @@ impl NgServer {
             self.timers.cancel(timer);
         }
         branch.offered = self.now;
+        branch.note_source(from, options.received_from, false);
         *slot(from, &mut branch.descriptions) = exchange.descriptions();
         let finish = SdpFinish {
             origin: match options.replace_origin {
@@ -375,6 +376,7 @@ impl NgServer {
                     options.to_tag.unwrap_or_default().to_vec(),
                 ],
                 via: options.via_branch.map(<[u8]>::to_vec),
+                sources: [options.received_from, None],
                 media: Box::new(CallMedia::new(session, [from_side, to_side]).with_number(number)),
                 deferred: None,
                 descriptions: Default::default(),
@@ -475,6 +477,9 @@ impl NgServer {
         if options.ice == IceOption::Remove {
             branch.media.answer_without_ice(offerer);
         }
+        let known = branch.tag(answerer);
+        let is_other = !known.is_empty() && known != to && answerer == Side::Callee;
+        branch.note_source(answerer, options.received_from, is_other);
         let provisional = !branch.established;
         let mut out = Vec::new();
         let answered = branch.media.answer(

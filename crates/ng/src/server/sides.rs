@@ -150,8 +150,8 @@ pub(super) fn choose_security(
         ProfileTransport::Plain => (SrtpPolicy::Refuse, vec![Keying::Sdes]),
     };
     let keying = match (requested.transport, keying.as_slice()) {
-        // RTP/SAVP prefers keys in the description (RFC 4568).
-        (ProfileTransport::Srtp, [Keying::Sdes, ..]) => vec![Keying::Sdes],
+        // RTP/SAVP prefers keys in the description (RFC 4568). RTP/SAVPF is that of browsers, too: they have DTLS only.
+        (ProfileTransport::Srtp, [Keying::Sdes, ..]) if !requested.feedback => vec![Keying::Sdes],
         _ => keying,
     };
     if keying.is_empty() {
@@ -288,6 +288,29 @@ impl NgServer {
 mod tests {
     use super::*;
     use wire::ng::{Dictionary, Value};
+
+    /// A browser needs a fingerprint, a telephone has keys in its answer.
+    #[test]
+    fn both_kinds_of_keys_are_offered_with_feedback() {
+        for (profile, has_certificate, keying) in [
+            ("RTP/SAVPF", true, &[Keying::Sdes, Keying::Dtls][..]),
+            ("RTP/SAVPF", false, &[Keying::Sdes]),
+            ("RTP/SAVP", true, &[Keying::Sdes]),
+        ] {
+            let mut bytes = Vec::new();
+            let body = Value::dictionary().with("transport-protocol", profile);
+            body.write(&mut bytes);
+            let options = CommandOptions::read(Dictionary::parse(&bytes).unwrap(), 46).unwrap();
+            let offer =
+                b"v=0\r\no=- 1 1 IN IP4 192.0.2.7\r\ns=-\r\nc=IN IP4 192.0.2.7\r\nt=0 0\r\n\
+                m=audio 4000 RTP/AVP 0\r\n";
+            let summary = SdpSummary::of(offer).unwrap();
+            let existing = PartyDescription::default();
+            let before = (None, None);
+            let pair = choose_security(&options, &summary, &before, &existing, has_certificate);
+            assert_eq!(pair.unwrap().1.unwrap().keying, keying, "{profile}");
+        }
+    }
 
     #[test]
     fn sdes_options_do_not_concern_dtls() {

@@ -65,6 +65,47 @@ fn music_of_a_party_on_hold_by_zero_address_is_relayed() {
     }
 }
 
+/// A phone behind a NAT moves to another network, where it has the same private address; a phone of another household,
+/// which has it as well, answers in the place of the first one.
+#[test]
+fn media_from_another_nat_is_latched_after_another_source_or_tag() {
+    let mut rig = Rig::new(CONFIG);
+    let talks = |rig: &mut Rig, to: &str, from: &str, first: u16| {
+        let relayed = (first..first + 4).filter(|n| rig.send(from, to, &rtp(7, *n)).is_some());
+        relayed.count() > 0
+    };
+    let from = |host: &'static str| ("received-from", host);
+    let source = |host| [from(host), ("to-tag", "b")];
+    let offered = rig.offer(
+        &plain_a(),
+        &[from("203.0.113.1"), ("direction", "[outside,inside]")],
+    );
+    let towards_b = format!("198.51.100.1:{}", port_of(&offered));
+    let answered = rig.answer(&plain_b(), &[from("203.0.113.2")]);
+    let towards_a = format!("192.0.2.1:{}", port_of(&answered));
+    assert!(talks(&mut rig, &towards_a, "203.0.113.1:30000", 1));
+    assert!(talks(&mut rig, &towards_b, "203.0.113.2:30000", 1));
+    // A further offer from the same host changes nothing.
+    rig.offer(&plain_a(), &source("203.0.113.1"));
+    rig.answer(&plain_b(), &[from("203.0.113.2")]);
+    assert!(!talks(&mut rig, &towards_a, "203.0.113.9:40000", 10));
+    // From another one it does.
+    rig.offer(&plain_a(), &source("203.0.113.9"));
+    rig.answer(&plain_b(), &[from("203.0.113.2")]);
+    assert!(talks(&mut rig, &towards_a, "203.0.113.9:40000", 20));
+    assert!(!talks(&mut rig, &towards_a, "203.0.113.1:30000", 30));
+    let to_a = rig.send("203.0.113.2:30000", &towards_b, &rtp(9, 9));
+    assert_eq!(to_a.map(|(to, _)| to), Some(addr("203.0.113.9:40000")));
+    // Two phones answer an offer one after the other, behind different NATs and one proxy.
+    let other = [("call-id", "forked"), ("direction", "[outside,inside]")];
+    let offered = rig.offer(&plain_a(), &other);
+    let towards_b = format!("198.51.100.1:{}", port_of(&offered));
+    for (tag, phone) in [("b1", "203.0.113.21:5000"), ("b2", "203.0.113.22:5000")] {
+        rig.answer(&plain_b(), &[("call-id", "forked"), ("to-tag", tag)]);
+        assert!(talks(&mut rig, &towards_b, phone, 1), "{tag}");
+    }
+}
+
 /// A re-INVITE over other interfaces: media has its ports until the answer, and keeps them after a refusal.
 #[test]
 fn offer_over_other_interfaces_changes_ports_with_its_answer() {
