@@ -38,6 +38,11 @@ impl Passing {
     pub fn request(&self) -> &[u8] {
         &self.request
     }
+
+    /// The interface of the phone.
+    pub fn interface(&self) -> InterfaceId {
+        self.interface
+    }
 }
 
 impl Location {
