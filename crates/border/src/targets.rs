@@ -136,9 +136,7 @@ impl<'a> TargetHosts<'a> {
         match self.host_of(&parsed) {
             TargetHost::Ours => moved(&parsed, &host(), |_| true, &mut out),
             TargetHost::Hidden if !self.hiding.is_some_and(passes) => {
-                let is_way = |way: &&[u8], param: &Param<'_>| param.name.eq_ignore_ascii_case(way);
-                let keeps = |param: &Param<'_>| !WAYS.iter().any(|way| is_way(way, param));
-                moved(&parsed, &host(), keeps, &mut out);
+                moved(&parsed, &host(), |param| !is_way(param), &mut out);
             }
             _ => return None,
         }
@@ -156,6 +154,11 @@ fn moved(uri: &Uri<'_>, host: &[u8], keeps: impl Fn(&Param<'_>) -> bool, out: &m
     for param in uri.params.iter().filter(keeps) {
         hiding::parameter(param.name, param.value, out);
     }
+}
+
+/// Whether a parameter of a URI is one of [`WAYS`].
+fn is_way(param: &Param<'_>) -> bool {
+    WAYS.iter().any(|way| param.name.eq_ignore_ascii_case(way))
 }
 
 /// Whether a parameter is one of [`NUMBERS`], with a number.
