@@ -72,12 +72,12 @@ impl<'a> TargetHosts<'a> {
         }
     }
 
-    /// The contacts of a redirect for the other side, where our host is `host`. Those at the border or at a hidden
+    /// The contacts of a redirect for the other side, where our address is `address`. Those at the border or at a hidden
     /// system lead to us: the new request is routed by its user part.
     pub(crate) fn contacts(
         &self,
         response: &Message<'_>,
-        host: impl Fn() -> Vec<u8>,
+        address: impl Fn() -> Vec<u8>,
         out: &mut Vec<u8>,
     ) {
         let mut targets: SmallVec<[Vec<u8>; 4]> = SmallVec::new();
@@ -104,7 +104,7 @@ impl<'a> TargetHosts<'a> {
             let mut target = Vec::with_capacity(64);
             match (has_host, leads_to_us) {
                 (false, _) => target.extend_from_slice(contact.uri),
-                (true, true) => moved(&uri, &host(), |_| false, &mut target),
+                (true, true) => moved(&uri, &address(), |_| false, &mut target),
                 (true, false) => moved(&uri, uri.raw_host_port(), is_harmless, &mut target),
             }
             // Several systems that are reached by one address of ours are one target.
@@ -127,16 +127,22 @@ impl<'a> TargetHosts<'a> {
         }
     }
 
-    /// The URI of Refer-To for the other side, where our host is `host`; `None`: unchanged. Headers of the URI, such as
-    /// Replaces, stay.
-    pub(crate) fn refer_to(&self, uri: &[u8], host: impl Fn() -> Vec<u8>) -> Option<Vec<u8>> {
+    /// The URI of Refer-To for the other side, where our host is `host`, and our address `address`: the host may be the
+    /// domain of the trunk there, which is not told to call a hidden system itself. `None`: unchanged. Headers of the
+    /// URI, such as Replaces, stay.
+    pub(crate) fn refer_to(
+        &self,
+        uri: &[u8],
+        host: impl Fn() -> Vec<u8>,
+        address: impl Fn() -> Vec<u8>,
+    ) -> Option<Vec<u8>> {
         let parsed = Uri::parse(uri)?;
         let passes = |list| hiding::is_listed(list, HeaderId::ReferTo.name().as_bytes());
         let mut out = Vec::with_capacity(uri.len() + 32);
         match self.host_of(&parsed) {
             TargetHost::Ours => moved(&parsed, &host(), |_| true, &mut out),
             TargetHost::Hidden if !self.hiding.is_some_and(passes) => {
-                moved(&parsed, &host(), |param| !is_way(param), &mut out);
+                moved(&parsed, &address(), |param| !is_way(param), &mut out);
             }
             _ => return None,
         }

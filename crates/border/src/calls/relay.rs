@@ -206,9 +206,14 @@ impl Calls<'_> {
             .get(side)
             .and_then(|trunk| self.parts.ctx.config.trunk(trunk))
             .and_then(|trunk| trunk.domain.as_ref());
-        if let Some(domain) = domain {
-            return domain.to_string().into_bytes();
+        match domain {
+            Some(domain) => domain.to_string().into_bytes(),
+            None => self.own_address(call, side),
         }
+    }
+
+    /// Our address towards a side.
+    fn own_address(&self, call: &Call, side: Side) -> Vec<u8> {
         call.leg(side)
             .and_then(|leg| self.endpoint.flow_of(leg))
             .map(|flow| self.parts.listeners.advertised_host(flow.local))
@@ -246,7 +251,8 @@ impl Calls<'_> {
         let calls = &self.parts.calls;
         let named = trunk.and_then(|id| calls.refer_to_at_trunk(self.endpoint, &refer_to, id));
         let uri = named.as_deref().unwrap_or(refer_to.uri);
-        let moved = hosts.refer_to(uri, || self.own_host(call, from.other()));
+        let own_host = || self.own_host(call, from.other());
+        let moved = hosts.refer_to(uri, own_host, || self.own_address(call, from.other()));
         if let Some(uri) = moved.as_deref().or(named.as_deref()) {
             address_with_host(&NameAddr { uri, ..refer_to }, None, out);
         }
@@ -312,17 +318,17 @@ impl Calls<'_> {
             end_to_end_tags(message, HeaderId::Supported, &mut own.supported);
         }
         required_end_to_end(message, &mut own.require);
-        let own_host = || match host {
-            Some(host) => host.to_vec(),
-            None => self.own_host(call, from.other()),
-        };
         if message.method() == Method::Refer && message.is_request() {
             let hosts = self.target_hosts(call, from, boundary);
             self.refer_to((call, from), hosts, message, &mut own.refer_to);
         }
         if proposes_targets(message) {
             let hosts = self.target_hosts(call, from, boundary);
-            hosts.contacts(message, own_host, &mut own.contacts);
+            let own_address = || match host {
+                Some(host) => host.to_vec(),
+                None => self.own_address(call, from.other()),
+            };
+            hosts.contacts(message, own_address, &mut own.contacts);
         }
         warnings(message, boundary.hiding.is_some(), &mut own.warnings);
         let is_split = message.is_repeated(HeaderId::Allow);
@@ -338,6 +344,10 @@ impl Calls<'_> {
         }
         own.tags(edits);
         response_headers(message, &own.contacts, edits);
+        let own_host = || match host {
+            Some(host) => host.to_vec(),
+            None => self.own_host(call, from.other()),
+        };
         boundary.edits(message, own_host, identity, edits);
         match boundary.from && boundary.to {
             true => hide_hops(message, &own.warnings, edits),

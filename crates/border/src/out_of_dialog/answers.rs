@@ -94,7 +94,7 @@ impl OutOfDialogControl<'_> {
         let uri = named.as_deref().unwrap_or(refer_to.uri);
         let hosts = self.target_hosts(sender, there);
         let host = || self.parts.listeners.advertised_host(target.local);
-        let moved = hosts.refer_to(uri, host);
+        let moved = hosts.refer_to(uri, host, host);
         if let Some(uri) = moved.as_deref().or(named.as_deref()) {
             address_with_host(&NameAddr { uri, ..refer_to }, None, out);
         }
@@ -144,12 +144,12 @@ impl OutOfDialogControl<'_> {
         let (mut relayed_warnings, mut required) = (Vec::new(), Vec::new());
         warnings(response, hides, &mut relayed_warnings);
         required_end_to_end(response, &mut required);
-        let host = || self.host_towards(requester, source_flow);
         let mut contacts = Vec::new();
         if proposes_targets(response) {
             let trunk = responder.and_then(|(_, trunk)| trunk);
             let hosts = self.target_hosts(trunk, requester);
-            hosts.contacts(response, host, &mut contacts);
+            let address = || self.parts.listeners.advertised_host(source_flow.local);
+            hosts.contacts(response, address, &mut contacts);
         }
         let (mut effects, mut texts) = (Effects::default(), IdentityTexts::default());
         let mut edits: EditList<'_> = SmallVec::new();
@@ -161,6 +161,7 @@ impl OutOfDialogControl<'_> {
                 value: &required,
             });
         }
+        let host = || self.host_towards(requester, source_flow);
         boundary.edits(response, host, &mut texts, &mut edits);
         let answer = RuledAnswer {
             example: Some(response),
