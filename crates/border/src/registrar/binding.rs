@@ -51,7 +51,7 @@ pub(super) struct CoreState {
 pub(super) struct GrantedValues {
     /// Contact parameters (including GRUU), each with its semicolon.
     pub(super) params: Vec<u8>,
-    /// Service-Route, P-Associated-URI.
+    /// P-Associated-URI.
     pub(super) headers: Vec<(HeaderId, Vec<u8>)>,
 }
 

@@ -236,10 +236,11 @@ fn given(response: &Message<'_>, token: u64) -> Option<Box<GrantedValues>> {
         .find(|contact| is_token(contact, token))
         .map(|contact| kept_params(contact.params))
         .unwrap_or_default();
-    let repeated = [HeaderId::ServiceRoute, HeaderId::PAssociatedUri];
-    let headers: Vec<(HeaderId, Vec<u8>)> = repeated
-        .into_iter()
-        .flat_map(|id| response.all(id).map(move |value| (id, value.to_vec())))
+    // No phone gets Service-Route, the way inside the core: see `crate::headers::NETWORK`.
+    let id = HeaderId::PAssociatedUri;
+    let headers: Vec<(HeaderId, Vec<u8>)> = response
+        .all(id)
+        .map(|value| (id, value.to_vec()))
         .take(MAX_LISTED)
         .collect();
     let length: usize = headers.iter().map(|(_, value)| value.len()).sum();
