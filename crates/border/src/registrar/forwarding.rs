@@ -1,7 +1,7 @@
 //! Registrations forwarded to the core, with our Contact in place of the phone's. A token in it identifies the phone in
 //! calls from the core. The core determines the lifetime.
 
-use super::binding::{Binding, CoreState, GrantedValues, kept_params};
+use super::binding::{Binding, CoreState, GrantedValues, params_without};
 use super::{
     ContactRequest, LONGEST, Location, MAX_KEPT, MAX_LISTED, RegisterResponse, ValidatedRegister,
 };
@@ -234,7 +234,8 @@ fn given(response: &Message<'_>, token: u64) -> Option<Box<GrantedValues>> {
         .take(MAX_LISTED)
         .flatten()
         .find(|contact| is_token(contact, token))
-        .map(|contact| kept_params(contact.params))
+        // Some registrars add the source of the REGISTER, which is our address in the core.
+        .map(|contact| params_without(contact.params, &[b"expires", b"received"]))
         .unwrap_or_default();
     // No phone gets Service-Route, the way inside the core: see `crate::headers::NETWORK`.
     let id = HeaderId::PAssociatedUri;

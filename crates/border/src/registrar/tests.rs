@@ -620,7 +620,9 @@ impl Cached {
         let contact = contact.split_inclusive('>').next().unwrap().as_bytes();
         let answer = core_answer(
             &[contact.to_vec()],
-            &format!(";expires={granted};pub-gruu=\"sip:g\"\r\nService-Route: <sip:core;lr>"),
+            &format!(
+                ";expires={granted};received=\"sip:10.0.0.1:5060\";pub-gruu=\"sip:g\"\r\nService-Route: <sip:core;lr>"
+            ),
         );
         let answer = Message::parse(answer.as_bytes()).unwrap();
         self.store.passed(&passing, &answer, now)
