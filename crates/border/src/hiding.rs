@@ -131,7 +131,8 @@ pub(crate) fn reason(value: &[u8], out: &mut Vec<u8>) {
     separate(out);
     out.extend_from_slice(reason.token);
     for param in reason.params.iter() {
-        if !param.name.eq_ignore_ascii_case(b"text") {
+        let text = param.name.eq_ignore_ascii_case(b"text");
+        if !text && is_harmless(param.name) && param.value.is_none_or(is_harmless) {
             parameter(param.name, param.value, out);
         }
     }

@@ -38,7 +38,7 @@ const fn texts(treatment: Treatment) -> [&'static str; 2] {
             "URNs and parts of the body (`cid`) are relayed; other URIs are removed",
             "relayed",
         ],
-        Treatment::Text => ["the parameter `text` is removed", "relayed"],
+        Treatment::Text => ["the parameter `text` is removed, and others that may name a host", "relayed"],
         Treatment::Target => [
             "our address becomes ours on the other side, and so do addresses and the hosts of the trunk that sends it",
             "our address becomes ours on the other side",
@@ -229,6 +229,10 @@ fn values_with_hosts_are_rewritten_or_removed() {
         (
             "Reason: Q.850;cause=34;text=\"pbx7, 10.2.0.7; full\"",
             "Reason: Q.850;cause=34",
+        ),
+        (
+            "Reason: SIP;cause=503;node=\"10.2.0.7\";ppi=pbx@core.example;location=LN",
+            "Reason: SIP;cause=503;location=LN",
         ),
         (
             "Referred-By: \"Bob\" <sip:bob@10.2.0.7:5070;maddr=10.2.0.8?X=y>;cid=\"1@10.2.0.7\"",
