@@ -72,8 +72,8 @@ impl<'a> TargetHosts<'a> {
         }
     }
 
-    /// The contacts of a redirect for the other side, where our address is `address`. Those at the border or at a hidden
-    /// system lead to us: the new request is routed by its user part.
+    /// The contacts of a redirect for the other side, where our address is `address`. Those at the border or at a
+    /// hidden system get our address: the new request is routed by its user part.
     pub(crate) fn contacts(
         &self,
         response: &Message<'_>,

@@ -184,8 +184,8 @@ impl TransferControl<'_> {
                     Err(status) => refuse_transfer(self.endpoint, leg, transaction, status, now),
                 };
             }
-            // Not a dialog of ours. If the transferor has it, as a PBX with a consultation inside, it gets the INVITE
-            // with Replaces.
+            // Not a dialog of ours. If the transferor has it, as a PBX with a consultation of its own, it gets the
+            // INVITE with Replaces.
             if !self.is_at_transferor(slot, from, &referral.uri) {
                 return refuse(self.endpoint, transaction, 481, now);
             }

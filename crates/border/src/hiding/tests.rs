@@ -77,7 +77,7 @@ fn page() -> String {
     page.push_str(
         "| all others | removed | relayed |\n\
          | reason phrase of the status line | becomes the standard phrase of the status; phrases that are configured here stay | relayed |\n\n\
-         Contact of a redirect (3xx, 485) is treated like Refer-To, and loses parameters and headers of its URI where it leads to us; towards\n\
+         Contact of a redirect (3xx, 485) is treated like Refer-To, and loses parameters and headers of its URI where it gets our address; towards\n\
          `known` also those that may name a host, and URIs other than sip, sips and tel. Hosts of the trunk that gets the message stay.\n\n\
          Bodies other than session descriptions are relayed unchanged.\n\n\
          ## Lines of session descriptions\n\n\

@@ -237,7 +237,7 @@ fn given(response: &Message<'_>, token: u64) -> Option<Box<GrantedValues>> {
         // Some registrars add the source of the REGISTER, which is our address in the core.
         .map(|contact| params_without(contact.params, &[b"expires", b"received"]))
         .unwrap_or_default();
-    // No phone gets Service-Route, the way inside the core: see `crate::headers::NETWORK`.
+    // No phone gets Service-Route, the way in the core: see `crate::headers::NETWORK`.
     let id = HeaderId::PAssociatedUri;
     let headers: Vec<(HeaderId, Vec<u8>)> = response
         .all(id)

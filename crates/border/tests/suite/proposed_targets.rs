@@ -50,7 +50,7 @@ fn with_phone() -> String {
     )
 }
 
-/// RFC 3261 section 8.1.3.4: the caller calls the contacts of a redirect itself. Those inside the core have no address
+/// RFC 3261 section 8.1.3.4: the caller calls the contacts of a redirect itself. Those in the core have no address
 /// that it reaches.
 #[test]
 fn redirects_to_the_core_lead_callers_to_the_border() {

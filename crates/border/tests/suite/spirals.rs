@@ -263,7 +263,7 @@ fn redirect_server_in_the_core_reaches_registered_phones() {
     assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
 }
 
-/// A redirect to our address is a call of the trunk to another user. It ends where it would lead to the same target.
+/// A redirect to our address is a call of the trunk to another user. It ends where the target would be the same.
 #[test]
 fn redirects_to_our_address_follow_the_routes_of_the_trunk() {
     let config = format!(

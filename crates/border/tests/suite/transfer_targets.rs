@@ -269,7 +269,7 @@ fn target_at_the_transferor_is_called_there_with_its_uri() {
     }
 }
 
-/// RFC 5589 section 7: the transferor has consulted the target inside its system. The border has no such dialog: the
+/// RFC 5589 section 7: the transferor has consulted the target within its system. The border has no such dialog: the
 /// system gets the INVITE with Replaces and connects them.
 #[test]
 fn dialog_inside_the_system_of_the_transferor_is_replaced_there() {

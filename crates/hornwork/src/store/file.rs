@@ -22,7 +22,7 @@ const HEARTBEAT_TOLERANCE_S: i64 = HEARTBEAT_INTERVAL.as_secs() as i64 + 2;
 /// "hwrk": identifies our files.
 const APPLICATION_ID: i32 = 0x6877_726b;
 const SCHEMA_VERSION: i32 = 1;
-/// `service_route` has no value: phones do not get the route inside the core.
+/// `service_route` has no value: phones do not get the route in the core.
 const SCHEMA: &str = "
 CREATE TABLE contact (
     aor TEXT NOT NULL,
