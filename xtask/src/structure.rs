@@ -65,6 +65,7 @@ const LAYERS: [(&str, &[&str]); 5] = [
             "registrar",
             "resolve",
             "rules",
+            "targets",
             "trunks",
             "workers",
         ],

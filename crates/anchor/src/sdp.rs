@@ -450,13 +450,15 @@ pub(super) fn write_address(address: IpAddr, out: &mut Vec<u8>) {
 
 fn write_media_line(rest: &[u8], port: u16, out: &mut Vec<u8>) {
     use std::io::Write;
-    let mut pieces = rest.splitn(3, |&byte| byte == b' ');
-    let media = pieces.next().unwrap_or_default();
-    let behind = pieces.nth(1).unwrap_or_default();
+    let mut words = words(rest);
     out.extend_from_slice(b"m=");
-    out.extend_from_slice(media);
-    let _ = write!(out, " {port} ");
-    out.extend_from_slice(behind);
+    out.extend_from_slice(words.next().unwrap_or_default());
+    let _ = write!(out, " {port}");
+    // Several blanks between words are read as one.
+    for word in words.skip(1) {
+        out.push(b' ');
+        out.extend_from_slice(word);
+    }
 }
 
 #[cfg(test)]
@@ -537,6 +539,19 @@ mod tests {
              m=audio 20000 RTP/AVP 0 101\r\na=rtpmap:0 PCMU/8000\r\na=rtpmap:101 Telephone-Event/8000\r\na=sendonly\r\n\
              m=video 20002 RTP/AVP 31\r\nc=IN IP4 192.0.2.9\r\na=rtcp-mux\r\na=unknown:kept\r\n\
              m=message 0 TCP/MSRP *\r\nm=image 20004 udptl t38\r\n"
+        );
+    }
+
+    #[test]
+    fn several_blanks_in_a_media_line_are_one() {
+        let offer = b"v=0\r\nc=IN  IP4 10.1.1.1\r\nm=audio  4000/2  RTP/AVP 0  8 \r\n";
+        assert_eq!(parse_media(offer).unwrap()[0].port, 4000);
+        let mut out = Vec::new();
+        rewrite(offer, "192.0.2.9".parse().unwrap(), &[20000], &mut out);
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(
+            text,
+            "v=0\r\nc=IN IP4 192.0.2.9\r\nm=audio 20000 RTP/AVP 0 8 \r\n"
         );
     }
 

@@ -250,14 +250,26 @@ pub(crate) fn hide_hops<'e, const N: usize>(
     }
 }
 
-/// Adds headers that belong to the content of a response, not to its dialog: the contacts of a redirect, the option
-/// tags that are not supported (420) or required (421).
+/// Whether Contact of a response names further targets (RFC 3261 sections 8.1.3.4 and 21.4.23).
+pub(crate) fn proposes_targets(response: &Message<'_>) -> bool {
+    matches!(response.status(), 300..=399 | 485)
+}
+
+/// Adds headers that belong to the content of a response, not to its dialog: the `contacts` of a redirect as the other
+/// side gets them, the option tags that are not supported (420) or required (421).
 pub(crate) fn response_headers<'e, const N: usize>(
     response: &Message<'e>,
+    contacts: &'e [u8],
     edits: &mut SmallVec<[Edit<'e>; N]>,
 ) {
+    if !contacts.is_empty() {
+        let id = HeaderId::Contact;
+        edits.push(Edit::Add {
+            id,
+            value: contacts,
+        });
+    }
     let id = match response.status() {
-        300..=399 | 485 => HeaderId::Contact,
         420 => HeaderId::Unsupported,
         421 => HeaderId::Require,
         _ => return,

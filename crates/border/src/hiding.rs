@@ -3,11 +3,12 @@
 //!
 //! Pure functions for one message that is forwarded from one side to the other.
 
-use crate::headers::address_with_host;
 use config::headers::{NAMED, Treatment, treatment};
 use core::cell::OnceCell;
 use smallvec::SmallVec;
-use wire::sip::{Edit, HeaderId, Message, NameAddr, TokenValue, is_feature_tag, percent_decode};
+use wire::sip::{
+    Edit, HeaderId, Message, NameAddr, Scheme, TokenValue, Uri, is_feature_tag, percent_decode,
+};
 
 /// Those of [`config::headers::HEADERS`] that are rewritten or removed here.
 const WRITTEN: [HeaderId; 11] = [
@@ -95,7 +96,7 @@ pub(crate) fn edits<'e, const N: usize>(
 ) {
     let parts = PartNames::new(message);
     for (id, text) in WRITTEN.into_iter().zip(&mut texts.0) {
-        if !message.has(id) || listed(passes, id.name().as_bytes()) || is_edited(edits, id) {
+        if !message.has(id) || is_listed(passes, id.name().as_bytes()) || is_edited(edits, id) {
             continue;
         }
         text.clear();
@@ -112,10 +113,8 @@ pub(crate) fn edits<'e, const N: usize>(
     for header in message.headers() {
         let name = header.name;
         if header.id != HeaderId::Other
-            || NAMED
-                .iter()
-                .any(|known| known.as_bytes().eq_ignore_ascii_case(name))
-            || listed(passes, name)
+            || is_passed(name, header.value)
+            || is_listed(passes, name)
             || is_removed(edits, name)
         {
             continue;
@@ -132,7 +131,8 @@ pub(crate) fn reason(value: &[u8], out: &mut Vec<u8>) {
     separate(out);
     out.extend_from_slice(reason.token);
     for param in reason.params.iter() {
-        if !param.name.eq_ignore_ascii_case(b"text") {
+        let text = param.name.eq_ignore_ascii_case(b"text");
+        if !text && is_harmless(param.name) && param.value.is_none_or(is_harmless) {
             parameter(param.name, param.value, out);
         }
     }
@@ -143,33 +143,56 @@ pub(crate) fn address(value: &[u8], host: &[u8], out: &mut Vec<u8>) {
     let Some(address) = NameAddr::parse(value) else {
         return;
     };
-    let bare = NameAddr {
-        params: wire::sip::Params::default(),
-        ..address
-    };
     // URIs of other schemes have the host at a position that only their syntax defines.
-    let sip = address.parse_uri().is_some_and(|uri| uri.is_sip());
-    let tel = address
-        .uri
-        .get(..4)
-        .is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"tel:"));
-    if !sip && !tel {
+    let sip = address.parse_uri().filter(Uri::is_sip);
+    if sip.is_none() && !has_scheme(address.uri, b"tel:") {
         return;
     }
     separate(out);
-    // Parameters and headers of the URI may contain a host too.
-    let end = address
-        .uri
-        .iter()
-        .position(|byte| matches!(byte, b'?' | b';'));
-    let uri = address
-        .uri
-        .get(..end.unwrap_or(address.uri.len()))
-        .unwrap_or_default();
-    let uri = if tel { address.uri } else { uri };
-    let bare = NameAddr { uri, ..bare };
-    address_with_host(&bare, Some(host), out);
+    if !address.display.is_empty() {
+        out.extend_from_slice(address.display);
+        out.push(b' ');
+    }
+    out.push(b'<');
+    match sip {
+        // Parameters and headers of the URI may contain a host too.
+        Some(uri) => at_host(&uri, host, out),
+        None => out.extend_from_slice(address.uri),
+    }
+    out.push(b'>');
     harmless_parameters(&address, out);
+}
+
+/// Appends a sip or sips URI at another host, without its parameters and headers.
+pub(crate) fn at_host(uri: &Uri<'_>, host: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(match uri.scheme {
+        Scheme::Sips => b"sips:",
+        _ => b"sip:",
+    });
+    if let Some(user) = uri.user {
+        out.extend_from_slice(user);
+        out.push(b'@');
+    }
+    out.extend_from_slice(host);
+}
+
+/// Whether a header without identifier is one of [`NAMED`] and is passed.
+fn is_passed(name: &[u8], value: &[u8]) -> bool {
+    let mut known = NAMED.iter();
+    let known = known.find(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name));
+    known.is_some_and(|(_, treatment)| *treatment == Treatment::Passes || is_hexadecimal(value))
+}
+
+/// Whether a value and those of its parameters are hexadecimal, as a session identifier (RFC 7989 section 5).
+fn is_hexadecimal(value: &[u8]) -> bool {
+    let digits = |text: &[u8]| {
+        let mut bytes = text.iter();
+        bytes.all(|byte| byte.is_ascii_hexdigit() || *byte == b'-')
+    };
+    TokenValue::parse(value).is_some_and(|value| {
+        let mut params = value.params.iter().filter_map(|param| param.value);
+        digits(value.token) && params.all(digits)
+    })
 }
 
 fn is_edited(edits: &[Edit<'_>], id: HeaderId) -> bool {
@@ -185,7 +208,7 @@ fn is_removed(edits: &[Edit<'_>], name: &[u8]) -> bool {
         .any(|edit| matches!(edit, Edit::RemoveNamed(other) if other.eq_ignore_ascii_case(name)))
 }
 
-fn listed(passes: &PassHeaders, name: &[u8]) -> bool {
+pub(crate) fn is_listed(passes: &PassHeaders, name: &[u8]) -> bool {
     passes
         .iter()
         .any(|passed| passed.as_bytes().eq_ignore_ascii_case(name))
@@ -222,7 +245,7 @@ fn separate(out: &mut Vec<u8>) {
     }
 }
 
-fn parameter(name: &[u8], value: Option<&[u8]>, out: &mut Vec<u8>) {
+pub(crate) fn parameter(name: &[u8], value: Option<&[u8]>, out: &mut Vec<u8>) {
     out.push(b';');
     out.extend_from_slice(name);
     if let Some(value) = value {
@@ -231,15 +254,18 @@ fn parameter(name: &[u8], value: Option<&[u8]>, out: &mut Vec<u8>) {
     }
 }
 
-/// Parameters that cannot contain a host: numbers, and words without characters of host names and addresses.
+/// Whether the name or value of a parameter cannot contain a host: a number, or a word without characters of host names
+/// and addresses.
+pub(crate) fn is_harmless(text: &[u8]) -> bool {
+    let names = |byte: &u8| matches!(byte, b'.' | b':' | b'@' | b'"' | b'/' | b'%' | b'<');
+    !text.iter().any(names)
+}
+
+/// Parameters that cannot contain a host.
 fn harmless_parameters(address: &NameAddr<'_>, out: &mut Vec<u8>) {
-    let harmless = |text: &[u8]| {
-        let names = |byte: &u8| matches!(byte, b'.' | b':' | b'@' | b'"' | b'/' | b'%' | b'<');
-        !text.iter().any(names)
-    };
     for param in address.params.iter() {
         let tag = param.name.eq_ignore_ascii_case(b"tag");
-        if !tag && harmless(param.name) && param.value.is_none_or(harmless) {
+        if !tag && is_harmless(param.name) && param.value.is_none_or(is_harmless) {
             parameter(param.name, param.value, out);
         }
     }

@@ -37,6 +37,7 @@ mod responses;
 mod routing_snapshot;
 pub(crate) mod rules;
 mod shared;
+mod targets;
 pub mod trunks;
 pub mod views;
 pub(crate) mod workers;

@@ -194,16 +194,7 @@ impl HopStep {
 
     /// Whether the host of its URI is that of a target or the domain of this trunk.
     pub(crate) fn is_at(&self, trunk: &Trunk) -> bool {
-        let uri = Uri::parse(&self.uri);
-        let host = uri.and_then(|uri| HostName::parse(&uri.host.to_string()));
-        host.is_some_and(|host| {
-            let own = trunk.targets.iter().map(|target| &target.host);
-            let mut own = own.chain(&trunk.domain);
-            own.any(|own| match own.ip() {
-                Some(ip) => host.ip() == Some(ip),
-                None => own.text().eq_ignore_ascii_case(host.text()),
-            })
-        })
+        Uri::parse(&self.uri).is_some_and(|uri| is_at(trunk, &uri))
     }
 
     /// Whether both are addresses of one name.
@@ -212,6 +203,18 @@ impl HopStep {
             && self.group & !HopStep::ADDRESS == other.group & !HopStep::ADDRESS
             && self.redirected == other.redirected
     }
+}
+
+/// Whether the host of a URI is that of a target or the domain of a trunk.
+pub(crate) fn is_at(trunk: &Trunk, uri: &Uri<'_>) -> bool {
+    HostName::parse(&uri.host.to_string()).is_some_and(|host| {
+        let own = trunk.targets.iter().map(|target| &target.host);
+        let mut own = own.chain(&trunk.domain);
+        own.any(|own| match own.ip() {
+            Some(ip) => host.ip() == Some(ip),
+            None => own.text().eq_ignore_ascii_case(host.text()),
+        })
+    })
 }
 
 /// Destination of a step.

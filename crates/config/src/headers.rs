@@ -33,6 +33,10 @@ pub enum Treatment {
     Urn,
     /// The parameter `text` is removed.
     Text,
+    /// An address at the border or at a system of the other side becomes ours.
+    Target,
+    /// Hexadecimal values are passed, others removed.
+    Hexadecimal,
     /// Removed.
     Goes,
 }
@@ -103,7 +107,7 @@ pub const HEADERS: [(HeaderId, Treatment); wire::sip::HEADER_IDS - 1] = {
         (H::RecvInfo, Passes),
         (H::ReferredBy, Host),
         (H::ReferSub, Passes),
-        (H::ReferTo, Passes),
+        (H::ReferTo, Target),
         (H::RejectContact, Features),
         (H::RemotePartyId, Trust),
         (H::Replaces, Passes),
@@ -132,16 +136,17 @@ pub const HEADERS: [(HeaderId, Treatment); wire::sip::HEADER_IDS - 1] = {
     ]
 };
 
-/// Known headers without an identifier, which are passed. They contain tokens and numbers, no addresses.
-pub const NAMED: [&str; 8] = [
-    "Accept-Resource-Priority",
-    "Answer-Mode",
-    "Geolocation-Routing",
-    "Max-Breadth",
-    "Priv-Answer-Mode",
-    "Resource-Priority",
-    "Session-ID",
-    "Suppress-If-Match",
+/// Known headers without an identifier. They contain tokens and numbers, no addresses.
+pub const NAMED: [(&str, Treatment); 8] = [
+    ("Accept-Resource-Priority", Treatment::Passes),
+    ("Answer-Mode", Treatment::Passes),
+    ("Geolocation-Routing", Treatment::Passes),
+    ("Max-Breadth", Treatment::Passes),
+    ("Priv-Answer-Mode", Treatment::Passes),
+    ("Resource-Priority", Treatment::Passes),
+    // Some systems write it like a Call-ID, with their host.
+    ("Session-ID", Treatment::Hexadecimal),
+    ("Suppress-If-Match", Treatment::Passes),
 ];
 
 /// Treatment of a known header.

@@ -123,11 +123,11 @@ pub(super) struct RawInterface {
     /// Trunks have their own setting. Default: `true` for `core`, `false` for `access`.
     pub trusted: Option<bool>,
     /// Topology hiding in messages to this interface. `known`: unknown headers (`X-...`) are removed; hosts in
-    /// Alert-Info, Call-Info, Error-Info, Reason, Referred-By and Reply-To are removed or replaced by ours; the SDP
-    /// lines `s=`, `i=`, `u=`, `e=`, `p=` and `a=tool` are replaced or removed, and unknown SDP attributes are removed;
-    /// texts in Warning and reason phrases of responses become the standard ones. `all`: these headers and lines are
-    /// passed unchanged. Default: `all` if `trusted`, otherwise `known`. The complete list is in
-    /// docs/topology-hiding.md.
+    /// Alert-Info, Call-Info, Error-Info, Reason, Referred-By, Reply-To, Refer-To and contacts of redirects are removed
+    /// or replaced by ours; the SDP lines `s=`, `i=`, `u=`, `e=`, `p=` and `a=tool` are replaced or removed, and
+    /// unknown SDP attributes are removed; texts in Warning and reason phrases of responses become the standard ones.
+    /// `all`: these headers and lines are passed unchanged. Default: `all` if `trusted`, otherwise `known`. The
+    /// complete list is in docs/topology-hiding.md.
     pub headers: Option<RawHeaders>,
     /// Names of headers that are passed unchanged although `headers` is `known`.
     #[serde(default)]

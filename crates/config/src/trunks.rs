@@ -121,7 +121,8 @@ pub(super) struct RawTrunk {
     /// Treatment of 3xx responses from the trunk: `pass` to the caller, or `follow` the contacts. They are called one
     /// after the other in the order of their preference, until one answers or refuses with 600 or above. Contacts at
     /// other hosts than the targets and the domain of the trunk get neither its credentials nor asserted identities.
-    /// Headers in the URI of a contact are ignored.
+    /// Contacts at an address of the border are routed like calls from the trunk. Headers in the URI of a contact are
+    /// ignored.
     #[serde(default)]
     pub redirect: Redirect,
     /// SRTP policy for calls from and to the trunk: `pass`, `refuse`, `prefer` or `require`. Default for this key and

@@ -117,6 +117,13 @@ impl Config {
         }
         if self.open_routes(id, name, warnings) {
             self.open_default(interface, warnings);
+        } else if let Register::Pass(trunk) = interface.register
+            && !self.routes_lead_to(id, trunk)
+        {
+            warnings.push(format!(
+                "interface {name}: REGISTER of any source reaches trunk {} without authentication; set authenticate = \"trunk\" if that trunk authenticates, otherwise \"digest\" or `allow`",
+                self.trunk_name(trunk)
+            ));
         }
     }
 
@@ -124,13 +131,37 @@ impl Config {
         self.trunk(id).map_or("", |trunk| trunk.name.as_str())
     }
 
+    /// The routes of sources of an interface that are no trunks.
+    fn routes_of(&self, id: InterfaceId) -> impl Iterator<Item = &RouteSpec> {
+        let concerns = move |route: &&RouteSpec| {
+            let listed = route.interfaces.is_empty() || route.interfaces.contains(&id);
+            listed && route.from_trunks.is_empty()
+        };
+        self.routes.iter().filter(concerns)
+    }
+
+    /// Whether [`Config::open_routes`] warns of this trunk.
+    fn routes_lead_to(&self, id: InterfaceId, trunk: TrunkId) -> bool {
+        let leads_there = |route: &RouteSpec| match &route.action {
+            RouteAction::Trunks(trunks) if !route.unauthenticated => {
+                trunks.iter().any(|entry| entry.trunk == trunk)
+            }
+            _ => false,
+        };
+        for route in self.routes_of(id) {
+            if leads_there(route) {
+                return true;
+            }
+            if route.matches_every_call() {
+                return false;
+            }
+        }
+        false
+    }
+
     /// Adds warnings for routes of unauthenticated sources of an interface. Returns whether some calls match no route.
     fn open_routes(&self, id: InterfaceId, name: &str, warnings: &mut Vec<String>) -> bool {
-        for route in &self.routes {
-            let concerns = route.interfaces.is_empty() || route.interfaces.contains(&id);
-            if !concerns || !route.from_trunks.is_empty() {
-                continue;
-            }
+        for route in self.routes_of(id) {
             let reached = match &route.action {
                 RouteAction::Reject { .. } => None,
                 RouteAction::Registered => Some("registered phones".to_owned()),
@@ -155,9 +186,14 @@ impl Config {
         true
     }
 
-    /// Adds warnings for the destination of requests that match no route.
+    /// Adds warnings for the destinations of requests that match no route.
     fn open_default(&self, interface: &InterfaceSpec, warnings: &mut Vec<String>) {
         let name = &interface.name;
+        if interface.register == Register::Local {
+            warnings.push(format!(
+                "interface {name}: any source reaches the phones that are registered there without authentication; set authenticate = \"digest\", or `allow`"
+            ));
+        }
         match interface.register {
             Register::Pass(trunk) => warnings.push(format!(
                 "interface {name}: any source reaches trunk {} without authentication; set authenticate = \"trunk\" if that trunk authenticates, otherwise \"digest\" or `allow`",

@@ -351,19 +351,19 @@ fn session_attributes(rewrites: &[LineRewrite], end: &[u8], out: &mut Vec<u8>) {
 
 fn media_line(rest: &[u8], rewrite: &LineRewrite, out: &mut Vec<u8>) {
     use std::io::Write;
-    let mut pieces = rest.splitn(4, |&byte| byte == b' ');
-    let media = pieces.next().unwrap_or_default();
-    let profile = pieces.nth(1).unwrap_or_default();
+    let mut words = words(rest);
     out.extend_from_slice(b"m=");
-    out.extend_from_slice(media);
+    out.extend_from_slice(words.next().unwrap_or_default());
     // Writing to a Vec cannot fail.
     let _ = write!(out, " {} ", rewrite.port);
+    let profile = words.nth(1).unwrap_or_default();
     match rewrite.profile {
         Some(profile) => out.extend_from_slice(profile.name().as_bytes()),
         None => out.extend_from_slice(profile),
     }
-    if let Some(formats) = pieces.next() {
+    // Several blanks between words are read as one.
+    for format in words {
         out.push(b' ');
-        out.extend_from_slice(formats);
+        out.extend_from_slice(format);
     }
 }

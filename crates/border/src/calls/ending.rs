@@ -44,7 +44,10 @@ impl Calls<'_> {
             .calls
             .get(slot)
             .map(|call| *call.interfaces.get(Side::Callee));
-        let hides = callee.is_some_and(|callee| self.parts.ctx.config.hiding(callee).is_some());
+        let hiding = callee.and_then(|callee| self.parts.ctx.config.hiding(callee));
+        let hides = hiding.is_some_and(|passes| {
+            !crate::hiding::is_listed(passes, HeaderId::Reason.name().as_bytes())
+        });
         // One for each protocol (RFC 3326 section 2), in one field or in several.
         let mut reason = Vec::new();
         for value in request.values(HeaderId::Reason).take(MAX_REASONS) {

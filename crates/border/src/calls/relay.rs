@@ -11,12 +11,13 @@ use crate::calls::{Call, CallStage};
 use crate::components::Calls;
 use crate::headers::{
     EditList, address_with_host, end_to_end_tags, hide_hops, hide_network, joined, own_tags,
-    promises, required_end_to_end, response_headers, warnings,
+    promises, proposes_targets, required_end_to_end, response_headers, warnings,
 };
 use crate::identity;
 use crate::identity::Boundary;
 use crate::identity::private_headers::is_charged;
 use crate::responses::StatusLine;
+use crate::targets::TargetHosts;
 use ::rules::Effects;
 use anchor::encodings::chosen_codec;
 use anchor::{AnchorError, CallMedia, EarlyMedia, Side};
@@ -55,6 +56,7 @@ struct OwnTexts {
     supported: Vec<u8>,
     require: Vec<u8>,
     refer_to: Vec<u8>,
+    contacts: Vec<u8>,
     warnings: Vec<u8>,
 }
 
@@ -90,9 +92,10 @@ impl Texts {
             supported,
             require,
             refer_to,
+            contacts,
             warnings,
         } = &mut self.own;
-        for text in [allow, supported, require, refer_to, warnings] {
+        for text in [allow, supported, require, refer_to, contacts, warnings] {
             text.clear();
         }
     }
@@ -203,35 +206,56 @@ impl Calls<'_> {
             .get(side)
             .and_then(|trunk| self.parts.ctx.config.trunk(trunk))
             .and_then(|trunk| trunk.domain.as_ref());
-        if let Some(domain) = domain {
-            return domain.to_string().into_bytes();
+        match domain {
+            Some(domain) => domain.to_string().into_bytes(),
+            None => self.own_address(call, side),
         }
+    }
+
+    /// Our address towards a side.
+    fn own_address(&self, call: &Call, side: Side) -> Vec<u8> {
         call.leg(side)
             .and_then(|leg| self.endpoint.flow_of(leg))
             .map(|flow| self.parts.listeners.advertised_host(flow.local))
             .unwrap_or_default()
     }
 
-    /// Refer-To with our address on the other side, if it contains our address on this side: the target is reached
-    /// through us. Replaces in it names the dialog of the other side.
-    fn refer_to(&self, call: &Call, from: Side, message: &Message<'_>, out: &mut Vec<u8>) {
+    /// The hosts of side `from` in targets that its messages propose to the other side.
+    fn target_hosts<'c>(
+        &'c self,
+        call: &Call,
+        from: Side,
+        boundary: &Boundary<'c>,
+    ) -> TargetHosts<'c> {
+        let trunk_of = |side| {
+            let trunk = *call.trunks.get(side);
+            trunk.and_then(|trunk| self.parts.ctx.config.trunk(trunk))
+        };
+        let trunks = [from, from.other()].map(trunk_of);
+        TargetHosts::new(&self.parts.listeners, trunks, boundary.hiding)
+    }
+
+    /// Refer-To with our address on the other side, if it contains our address on this side or that of a hidden system:
+    /// the target is reached through us. Replaces in it names the dialog of the other side.
+    fn refer_to(
+        &self,
+        (call, from): (&Call, Side),
+        hosts: TargetHosts<'_>,
+        message: &Message<'_>,
+        out: &mut Vec<u8>,
+    ) {
         let Ok(refer_to) = message.refer_to() else {
             return;
         };
-        let ours = refer_to.parse_uri().is_some_and(|uri| {
-            self.parts
-                .listeners
-                .is_ours(uri.host_port().to_string().as_bytes())
-        });
         let trunk = *call.trunks.get(from.other());
         let calls = &self.parts.calls;
         let named = trunk.and_then(|id| calls.refer_to_at_trunk(self.endpoint, &refer_to, id));
-        if !ours && named.is_none() {
-            return;
-        }
-        let host = ours.then(|| self.own_host(call, from.other()));
         let uri = named.as_deref().unwrap_or(refer_to.uri);
-        address_with_host(&NameAddr { uri, ..refer_to }, host.as_deref(), out);
+        let own_host = || self.own_host(call, from.other());
+        let moved = hosts.refer_to(uri, own_host, || self.own_address(call, from.other()));
+        if let Some(uri) = moved.as_deref().or(named.as_deref()) {
+            address_with_host(&NameAddr { uri, ..refer_to }, None, out);
+        }
     }
 
     /// The edits of an in-dialog message of `from`, including those of header rules.
@@ -294,8 +318,17 @@ impl Calls<'_> {
             end_to_end_tags(message, HeaderId::Supported, &mut own.supported);
         }
         required_end_to_end(message, &mut own.require);
-        if message.method() == Method::Refer {
-            self.refer_to(call, from, message, &mut own.refer_to);
+        if message.method() == Method::Refer && message.is_request() {
+            let hosts = self.target_hosts(call, from, boundary);
+            self.refer_to((call, from), hosts, message, &mut own.refer_to);
+        }
+        if proposes_targets(message) {
+            let hosts = self.target_hosts(call, from, boundary);
+            let own_address = || match host {
+                Some(host) => host.to_vec(),
+                None => self.own_address(call, from.other()),
+            };
+            hosts.contacts(message, own_address, &mut own.contacts);
         }
         warnings(message, boundary.hiding.is_some(), &mut own.warnings);
         let is_split = message.is_repeated(HeaderId::Allow);
@@ -310,7 +343,7 @@ impl Calls<'_> {
             });
         }
         own.tags(edits);
-        response_headers(message, edits);
+        response_headers(message, &own.contacts, edits);
         let own_host = || match host {
             Some(host) => host.to_vec(),
             None => self.own_host(call, from.other()),

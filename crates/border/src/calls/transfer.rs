@@ -43,6 +43,8 @@ struct Referral {
     uri: Vec<u8>,
     /// Call-ID and tags of Replaces.
     replaces: Option<(Vec<u8>, Vec<u8>, Vec<u8>)>,
+    /// The value of Replaces as a header, or empty.
+    replaces_value: Vec<u8>,
 }
 
 /// Reads the target of a REFER.
@@ -62,14 +64,16 @@ fn referral(request: &Message<'_>) -> Result<Referral, u16> {
     {
         return Err(400);
     }
-    let replaces = uri
+    let value = uri
         .header_pairs()
         .find(|(name, _)| name.eq_ignore_ascii_case(b"Replaces"))
         .map(|(_, value)| percent_decode(value).into_owned());
-    let replaces = match replaces {
+    let replaces = match &value {
         None => None,
+        // Escapes may stand for line ends, which would begin another header.
+        Some(value) if value.iter().any(u8::is_ascii_control) => return Err(400),
         Some(value) => {
-            let parsed = wire::sip::Replaces::parse(&value).ok_or(400u16)?;
+            let parsed = wire::sip::Replaces::parse(value).ok_or(400u16)?;
             Some((
                 parsed.call_id.to_vec(),
                 parsed.to_tag.to_vec(),
@@ -85,6 +89,7 @@ fn referral(request: &Message<'_>) -> Result<Referral, u16> {
     Ok(Referral {
         uri: refer_to.uri.get(..end).unwrap_or_default().to_vec(),
         replaces,
+        replaces_value: value.unwrap_or_default(),
     })
 }
 
@@ -168,19 +173,22 @@ impl TransferControl<'_> {
                 };
                 return self.request_leg(slot, (from, leg), transaction, remote);
             }
-            let Some((consulting, key)) = consultation else {
-                // Not a dialog of ours: the target itself must have it.
+            if let Some((consulting, key)) = consultation {
+                let consulted = ConsultationCall::Local(key);
+                let join = Join::new(purpose(Some(consulted)), AwaitedStep::Offer, from);
+                return match self.detach_consultation(slot, join, (consulting, key)) {
+                    Ok(()) => {
+                        refuse(self.endpoint, transaction, 202, now);
+                        self.ask_for_offer(slot);
+                    }
+                    Err(status) => refuse_transfer(self.endpoint, leg, transaction, status, now),
+                };
+            }
+            // Not a dialog of ours. If the transferor has it, as a PBX with a consultation of its own, it gets the
+            // INVITE with Replaces.
+            if !self.is_at_transferor(slot, from, &referral.uri) {
                 return refuse(self.endpoint, transaction, 481, now);
-            };
-            let consulted = ConsultationCall::Local(key);
-            let join = Join::new(purpose(Some(consulted)), AwaitedStep::Offer, from);
-            return match self.detach_consultation(slot, join, (consulting, key)) {
-                Ok(()) => {
-                    refuse(self.endpoint, transaction, 202, now);
-                    self.ask_for_offer(slot);
-                }
-                Err(status) => refuse_transfer(self.endpoint, leg, transaction, status, now),
-            };
+            }
         }
         let plan = match self.plan_transfer(slot, from, &referral.uri, request) {
             Ok(plan) => plan,
@@ -196,6 +204,7 @@ impl TransferControl<'_> {
                 .schedule(now + plan.ring_timeout, alarm),
         );
         join.to = referral.uri;
+        join.replaces = referral.replaces_value;
         join.from = request.to().map(|to| to.uri.to_vec()).unwrap_or_default();
         join.referred_by = request
             .header(HeaderId::ReferredBy)

@@ -38,7 +38,12 @@ const fn texts(treatment: Treatment) -> [&'static str; 2] {
             "URNs and parts of the body (`cid`) are relayed; other URIs are removed",
             "relayed",
         ],
-        Treatment::Text => ["the parameter `text` is removed", "relayed"],
+        Treatment::Text => ["the parameter `text` is removed, and others that may name a host", "relayed"],
+        Treatment::Target => [
+            "our address becomes ours on the other side, and so do addresses and the hosts of the trunk that sends it",
+            "our address becomes ours on the other side",
+        ],
+        Treatment::Hexadecimal => ["relayed if it is hexadecimal, otherwise removed", "relayed"],
         Treatment::Goes => ["removed", "relayed"],
     }
 }
@@ -62,7 +67,7 @@ fn page() -> String {
         .iter()
         .map(|(id, treatment)| (id.name(), *treatment))
         .collect();
-    rows.extend(NAMED.map(|name| (name, Treatment::Passes)));
+    rows.extend(NAMED);
     rows.push(("P-Charging-Function-Addresses", Treatment::Network));
     rows.sort_by_key(|row| row.0);
     for (name, treatment) in rows {
@@ -72,7 +77,9 @@ fn page() -> String {
     page.push_str(
         "| all others | removed | relayed |\n\
          | reason phrase of the status line | becomes the standard phrase of the status; phrases that are configured here stay | relayed |\n\n\
-         Refer-To with our address on one side has our address on the other. Bodies other than session descriptions are relayed unchanged.\n\n\
+         Contact of a redirect (3xx, 485) is treated like Refer-To, and loses parameters and headers of its URI where it gets our address; towards\n\
+         `known` also those that may name a host, and URIs other than sip, sips and tel. Hosts of the trunk that gets the message stay.\n\n\
+         Bodies other than session descriptions are relayed unchanged.\n\n\
          ## Lines of session descriptions\n\n\
          These apply where media is anchored here or at a media node; with media bypass descriptions are relayed unchanged.\n\
          A description in a refusal is not relayed where media is anchored.\n\n\
@@ -160,7 +167,7 @@ fn every_header_has_one_treatment() {
         );
         assert_eq!(WRITTEN.contains(&id), written, "{}", id.name());
     }
-    for name in NAMED {
+    for (name, _) in NAMED {
         assert_eq!(
             HeaderId::from_name(name.as_bytes()),
             HeaderId::Other,
@@ -195,6 +202,7 @@ fn values_without_hosts_are_relayed() {
         "Accept-Contact: *;audio;+g.3gpp.icsi-ref=\"urn%3Aurn-7%3A3gpp-service.ims.icsi.mmtel\";require",
         "Reject-Contact: *;actor=\"msg-taker\";+sip.instance=\"<urn:uuid:0>\"",
         "Retry-After: 5;duration=3600",
+        "Session-ID: ab30317f1a784dc48ff824d0d3715d86;remote=47755a9de7794ba387653f2099600ef2",
     ] {
         assert_eq!(passed(&format!("{same}\n"), &[]), same);
     }
@@ -223,10 +231,20 @@ fn values_with_hosts_are_rewritten_or_removed() {
             "Reason: Q.850;cause=34",
         ),
         (
+            "Reason: SIP;cause=503;node=\"10.2.0.7\";ppi=pbx@core.example;location=LN",
+            "Reason: SIP;cause=503;location=LN",
+        ),
+        (
             "Referred-By: \"Bob\" <sip:bob@10.2.0.7:5070;maddr=10.2.0.8?X=y>;cid=\"1@10.2.0.7\"",
             "Referred-By: \"Bob\" <sip:bob@192.0.2.1>",
         ),
         ("Referred-By: <http://10.2.0.7/>", ""),
+        (
+            "Referred-By: <sip:+4312;phone-context=pbx@10.2.0.7;user=phone>",
+            "Referred-By: <sip:+4312;phone-context=pbx@192.0.2.1>",
+        ),
+        ("Session-ID: ab@10.0.0.20", ""),
+        ("session-id: ab30;remote=ab@pbx", ""),
         ("Reply-To: <tel:+431234>", "Reply-To: <tel:+431234>"),
         ("X-Asterisk-HangupCause: Normal", ""),
         (

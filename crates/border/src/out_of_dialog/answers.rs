@@ -1,15 +1,16 @@
 //! Header fields of forwarded out-of-dialog requests and their responses, and refusals.
 
 use crate::headers::{
-    EditList, address_with_host, hide_network, promised_end_to_end, required_end_to_end,
-    response_headers, warnings, without_credentials,
+    EditList, address_with_host, hide_network, promised_end_to_end, proposes_targets,
+    required_end_to_end, response_headers, warnings, without_credentials,
 };
 use crate::identity::{Boundary, IdentityTexts};
 use crate::out_of_dialog::OutOfDialogControl;
 use crate::request::{PeerLocation, RequestRefusal};
 use crate::rules::apply::RuledAnswer;
+use crate::targets::TargetHosts;
 use ::rules::Effects;
-use config::{Config, IdentityPassing};
+use config::{Config, IdentityPassing, TrunkId};
 use sip::{Flow, MessageContent, ServerTransaction};
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, Method, NameAddr};
@@ -54,11 +55,11 @@ impl ForwardedFields {
 }
 
 impl OutOfDialogControl<'_> {
-    /// The header fields of a request that is forwarded to `target`, whose credentials are for it or not.
+    /// The header fields of a request of `sender` that is forwarded to `target`, whose credentials are for it or not.
     pub(super) fn forwarded_fields(
         &self,
         request: &Message<'_>,
-        target: Flow,
+        (sender, target): (Option<TrunkId>, Flow),
         keeps_credentials: bool,
     ) -> ForwardedFields {
         let mut fields = ForwardedFields {
@@ -68,36 +69,48 @@ impl OutOfDialogControl<'_> {
         warnings(request, self.hides_from(target), &mut fields.warnings);
         promised_end_to_end(request, &mut fields.supported);
         required_end_to_end(request, &mut fields.require);
-        self.refer_to_at(request, target, &mut fields.refer_to);
+        self.refer_to_at(request, (sender, target), &mut fields.refer_to);
         fields
     }
 
-    /// Refer-To with our address on the side of `target`, if it contains our address on the side of the request, and
-    /// with the dialog that the trunk of `target` has in place of the one in Replaces.
-    fn refer_to_at(&self, request: &Message<'_>, target: Flow, out: &mut Vec<u8>) {
+    /// Refer-To with our address on the side of `target`, if it contains our address on the side of the request or that
+    /// of a hidden system there, and with the dialog that the trunk of `target` has in place of the one in Replaces.
+    fn refer_to_at(
+        &self,
+        request: &Message<'_>,
+        (sender, target): (Option<TrunkId>, Flow),
+        out: &mut Vec<u8>,
+    ) {
         if request.method() != Method::Refer {
             return;
         }
         let Ok(refer_to) = request.refer_to() else {
             return;
         };
-        let ours = refer_to.parse_uri().is_some_and(|uri| {
-            self.parts
-                .listeners
-                .is_ours(uri.host_port().to_string().as_bytes())
-        });
-        let trunk = self
-            .parts
-            .origin_of_flow(target)
-            .and_then(|(_, trunk)| trunk);
+        let there = self.parts.origin_of_flow(target);
+        let trunk = there.and_then(|(_, trunk)| trunk);
         let calls = &self.parts.calls;
         let named = trunk.and_then(|id| calls.refer_to_at_trunk(self.endpoint, &refer_to, id));
-        if !ours && named.is_none() {
-            return;
-        }
-        let host = ours.then(|| self.parts.listeners.advertised_host(target.local));
         let uri = named.as_deref().unwrap_or(refer_to.uri);
-        address_with_host(&NameAddr { uri, ..refer_to }, host.as_deref(), out);
+        let hosts = self.target_hosts(sender, there);
+        let host = || self.parts.listeners.advertised_host(target.local);
+        let moved = hosts.refer_to(uri, host, host);
+        if let Some(uri) = moved.as_deref().or(named.as_deref()) {
+            address_with_host(&NameAddr { uri, ..refer_to }, None, out);
+        }
+    }
+
+    /// The hosts of a sender in targets that its messages propose to `receiver`.
+    fn target_hosts(
+        &self,
+        sender: Option<TrunkId>,
+        receiver: Option<PeerLocation>,
+    ) -> TargetHosts<'_> {
+        let config = &self.parts.ctx.config;
+        let trunks = [sender, receiver.and_then(|(_, trunk)| trunk)];
+        let trunks = trunks.map(|trunk| config.trunk(trunk?));
+        let hiding = receiver.and_then(|(interface, _)| config.hiding(interface));
+        TargetHosts::new(&self.parts.listeners, trunks, hiding)
     }
 
     /// Logs the refusal of a request, and answers it.
@@ -131,10 +144,17 @@ impl OutOfDialogControl<'_> {
         let (mut relayed_warnings, mut required) = (Vec::new(), Vec::new());
         warnings(response, hides, &mut relayed_warnings);
         required_end_to_end(response, &mut required);
+        let mut contacts = Vec::new();
+        if proposes_targets(response) {
+            let trunk = responder.and_then(|(_, trunk)| trunk);
+            let hosts = self.target_hosts(trunk, requester);
+            let address = || self.parts.listeners.advertised_host(source_flow.local);
+            hosts.contacts(response, address, &mut contacts);
+        }
         let (mut effects, mut texts) = (Effects::default(), IdentityTexts::default());
         let mut edits: EditList<'_> = SmallVec::new();
         hide_network(response, &relayed_warnings, &mut edits);
-        response_headers(response, &mut edits);
+        response_headers(response, &contacts, &mut edits);
         if !required.is_empty() {
             edits.push(Edit::Add {
                 id: HeaderId::Require,

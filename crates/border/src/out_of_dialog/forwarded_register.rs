@@ -2,7 +2,8 @@
 
 use crate::certificate_names::with_certificate_name;
 use crate::components::Components;
-use crate::headers::{EditList, address_with_host};
+use crate::headers::{EditList, address_with_host, hide_network, warnings};
+use crate::identity::{Boundary, IdentityTexts};
 use crate::out_of_dialog::OutOfDialogControl;
 use crate::out_of_dialog::state::{CoreHop, DeferredRequest, PendingKind, RegisterRelay};
 use crate::policy::{StepTarget, in_order};
@@ -12,7 +13,7 @@ use crate::resolve::{LookupChoices, LookupWaiter};
 use crate::responses::{StatusLine, refuse};
 use crate::shared::Alarm;
 use ::rules::Effects;
-use config::{InterfaceId, TrunkId};
+use config::{Config, IdentityPassing, InterfaceId, TrunkId};
 use core::hash::Hasher as _;
 use engine::Transport;
 use sip::locate::ResolvedTarget;
@@ -143,6 +144,7 @@ impl OutOfDialogControl<'_> {
         };
         let flow = with_certificate_name(self.endpoint, &config, flow, (relay.trunk, target));
         let is_last = relay.hops.is_empty();
+        let trunk = relay.trunk;
         relay.passing = Some(passing.clone());
         let pending = PendingKind::Register(relay);
         let Some(user) = self.parts.out_of_dialog.store_pending(pending) else {
@@ -150,7 +152,8 @@ impl OutOfDialogControl<'_> {
             return Ok(());
         };
         let domain = settings.domain.as_ref().unwrap_or(&spec.host);
-        if let Err(refusal) = self.send_register(&request, domain, flow, &passing, user) {
+        let core = (domain, trunk);
+        if let Err(refusal) = self.send_register(&request, core, flow, &passing, user) {
             let pending = self.parts.out_of_dialog.take_pending(user);
             return match (pending, refusal) {
                 (_, Some(line)) => {
@@ -223,14 +226,15 @@ impl OutOfDialogControl<'_> {
         Ok(())
     }
 
-    /// Sends a REGISTER to the core.
+    /// Sends a REGISTER to the core, the trunk of this domain. Claims of the phone about its network and identity are
+    /// treated as in other requests.
     ///
     /// # Errors
     /// It cannot be sent there; with a status line, a header rule refuses it.
     fn send_register(
         &mut self,
         request: &Message<'_>,
-        domain: &config::HostName,
+        (domain, trunk): (&config::HostName, TrunkId),
         flow: Flow,
         passing: &Passing,
         user: u64,
@@ -245,13 +249,23 @@ impl OutOfDialogControl<'_> {
         address_with_host(&to, Some(host.as_bytes()), &mut to_value);
         address_with_host(&from, Some(host.as_bytes()), &mut from_value);
         let contacts = passing.contacts.join(&b", "[..]);
-        let mut effects = Effects::default();
+        let config = self.parts.ctx.config.clone();
+        let boundary = register_boundary(&config, passing.interface(), trunk);
+        let (mut effects, mut texts) = (Effects::default(), IdentityTexts::default());
+        let mut relayed_warnings = Vec::new();
+        warnings(request, boundary.hiding.is_some(), &mut relayed_warnings);
         let mut edits: EditList<'_> = SmallVec::from_iter([
             replacing(HeaderId::Contact, &contacts),
             replacing(HeaderId::Supported, &passing.supported),
             // The core reaches our Contact directly: the proxies of the phone are on our side.
             Edit::Remove(HeaderId::Path),
         ]);
+        // A trusted proxy in front of us may tell the core about its network.
+        if !(boundary.from && boundary.to) {
+            hide_network(request, &relayed_warnings, &mut edits);
+        }
+        let own_host = || self.parts.listeners.advertised_host(flow.local);
+        boundary.edits(request, own_host, &mut texts, &mut edits);
         if let Some(at) = self.parts.origin_of_flow(flow) {
             let scene = ::rules::MessageContext {
                 uri: Some(&uri),
@@ -316,6 +330,20 @@ impl Components {
             })
         };
         order.into_iter().filter_map(hop).collect()
+    }
+}
+
+/// The boundary of trust between the interface of a phone and the trunk of its registrations.
+fn register_boundary(config: &Config, phone: InterfaceId, trunk: TrunkId) -> Boundary<'_> {
+    let settings = config.trunk(trunk);
+    Boundary {
+        policy: &config.identity,
+        from: config.trusts(phone, None),
+        to: settings.is_some_and(|trunk| trunk.trusted),
+        wanted: settings.is_none_or(|trunk| trunk.identity == IdentityPassing::Pass),
+        proven: None,
+        anchored: false,
+        hiding: settings.and_then(|trunk| config.hiding(trunk.interface)),
     }
 }
 

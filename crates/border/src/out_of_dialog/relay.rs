@@ -223,7 +223,9 @@ impl OutOfDialogControl<'_> {
         let mut effects = Effects::default();
         let keeps_credentials = self.parts.relays_credentials(sender.flow, hop.trunk);
         let repeats = sender.repeats.filter(|_| keeps_credentials);
-        let fields = self.forwarded_fields(request, flow, keeps_credentials);
+        let here = self.parts.origin_of_flow(sender.flow);
+        let ends = (here.and_then(|(_, trunk)| trunk), flow);
+        let fields = self.forwarded_fields(request, ends, keeps_credentials);
         let mut edits: EditList<'_> = SmallVec::new();
         fields.edits(request, &mut edits);
         let host = || placed.from_host.clone();

@@ -231,7 +231,7 @@ impl OutOfDialogControl<'_> {
         let source_flow = source.and_then(|dialog| self.endpoint.flow_of_dialog(dialog));
         let keeps_credentials =
             source_flow.is_some_and(|flow| self.parts.relays_credentials(flow, there.1));
-        let fields = self.forwarded_fields(request, target, keeps_credentials);
+        let fields = self.forwarded_fields(request, (here.1, target), keeps_credentials);
         let mut edits: EditList<'_> = SmallVec::new();
         fields.edits(request, &mut edits);
         let host = || self.parts.listeners.advertised_host(target.local);

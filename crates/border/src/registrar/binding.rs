@@ -51,7 +51,7 @@ pub(super) struct CoreState {
 pub(super) struct GrantedValues {
     /// Contact parameters (including GRUU), each with its semicolon.
     pub(super) params: Vec<u8>,
-    /// Service-Route, P-Associated-URI.
+    /// P-Associated-URI.
     pub(super) headers: Vec<(HeaderId, Vec<u8>)>,
 }
 
@@ -215,11 +215,16 @@ fn keeps(kept: &[u8], params: Params<'_>) -> bool {
 
 /// Contact parameters without `expires`, each with its semicolon.
 pub(super) fn kept_params(params: Params<'_>) -> Vec<u8> {
+    params_without(params, &[b"expires"])
+}
+
+/// Contact parameters without those with these names, each with its semicolon.
+pub(super) fn params_without(params: Params<'_>, names: &[&[u8]]) -> Vec<u8> {
     let mut kept = Vec::new();
-    for param in params
-        .iter()
-        .filter(|param| !param.name.eq_ignore_ascii_case(b"expires"))
-    {
+    for param in params.iter().filter(|param| {
+        let mut names = names.iter();
+        !names.any(|name| param.name.eq_ignore_ascii_case(name))
+    }) {
         kept.push(b';');
         kept.extend_from_slice(param.name);
         if let Some(value) = param.value {

@@ -1,7 +1,7 @@
 //! Registrations forwarded to the core, with our Contact in place of the phone's. A token in it identifies the phone in
 //! calls from the core. The core determines the lifetime.
 
-use super::binding::{Binding, CoreState, GrantedValues, kept_params};
+use super::binding::{Binding, CoreState, GrantedValues, params_without};
 use super::{
     ContactRequest, LONGEST, Location, MAX_KEPT, MAX_LISTED, RegisterResponse, ValidatedRegister,
 };
@@ -37,6 +37,11 @@ impl Passing {
     /// The REGISTER of the phone.
     pub fn request(&self) -> &[u8] {
         &self.request
+    }
+
+    /// The interface of the phone.
+    pub fn interface(&self) -> InterfaceId {
+        self.interface
     }
 }
 
@@ -229,12 +234,14 @@ fn given(response: &Message<'_>, token: u64) -> Option<Box<GrantedValues>> {
         .take(MAX_LISTED)
         .flatten()
         .find(|contact| is_token(contact, token))
-        .map(|contact| kept_params(contact.params))
+        // Some registrars add the source of the REGISTER, which is our address in the core.
+        .map(|contact| params_without(contact.params, &[b"expires", b"received"]))
         .unwrap_or_default();
-    let repeated = [HeaderId::ServiceRoute, HeaderId::PAssociatedUri];
-    let headers: Vec<(HeaderId, Vec<u8>)> = repeated
-        .into_iter()
-        .flat_map(|id| response.all(id).map(move |value| (id, value.to_vec())))
+    // No phone gets Service-Route, the way in the core: see `crate::headers::NETWORK`.
+    let id = HeaderId::PAssociatedUri;
+    let headers: Vec<(HeaderId, Vec<u8>)> = response
+        .all(id)
+        .map(|value| (id, value.to_vec()))
         .take(MAX_LISTED)
         .collect();
     let length: usize = headers.iter().map(|(_, value)| value.len()).sum();

@@ -86,8 +86,6 @@ pub struct StoredCore {
     pub until: Time,
     /// Contact parameters of its response.
     pub params: Vec<u8>,
-    /// Service-Route of its response, separated by commas.
-    pub service_route: Vec<u8>,
     /// P-Associated-URI of its response, separated by commas.
     pub associated_uris: Vec<u8>,
 }
@@ -172,20 +170,15 @@ impl Binding {
 
     fn stored(&self, local: SocketAddr) -> Option<StoredContact> {
         let remote = self.remote_after_restart()?;
-        let header = |id: HeaderId| {
-            let given = self.core.given.iter().flat_map(|given| &given.headers);
-            let values = given.filter(|(name, _)| *name == id);
-            let values: Vec<&[u8]> = values.map(|(_, value)| value.as_slice()).collect();
-            values.join(&b", "[..])
-        };
         let given = self.core.given.as_deref();
+        let headers = given.into_iter().flat_map(|given| &given.headers);
+        let associated_uris: Vec<&[u8]> = headers.map(|(_, value)| value.as_slice()).collect();
         let core = (self.token != 0).then(|| StoredCore {
             token: self.token,
             due: self.core.due,
             until: self.core.until,
             params: given.map_or_else(Vec::new, |given| given.params.clone()),
-            service_route: header(HeaderId::ServiceRoute),
-            associated_uris: header(HeaderId::PAssociatedUri),
+            associated_uris: associated_uris.join(&b", "[..]),
         });
         Some(StoredContact {
             uri: self.uri().to_vec(),
@@ -261,14 +254,13 @@ fn whole_seconds(time: Time) -> u32 {
 }
 
 fn given(core: &StoredCore) -> Option<Box<GrantedValues>> {
-    let headers = [
-        (HeaderId::ServiceRoute, &core.service_route),
-        (HeaderId::PAssociatedUri, &core.associated_uris),
-    ];
-    let headers = headers.into_iter().filter(|(_, value)| !value.is_empty());
+    let uris = Some(&core.associated_uris).filter(|uris| !uris.is_empty());
     let given = GrantedValues {
         params: core.params.clone(),
-        headers: headers.map(|(id, value)| (id, value.clone())).collect(),
+        headers: uris
+            .map(|uris| (HeaderId::PAssociatedUri, uris.clone()))
+            .into_iter()
+            .collect(),
     };
     (given != GrantedValues::default()).then(|| Box::new(given))
 }

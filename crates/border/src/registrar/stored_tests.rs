@@ -395,7 +395,6 @@ fn any_contact() -> impl Strategy<Value = StoredContact> {
                 due: Time(due),
                 until: Time(due),
                 params,
-                service_route: Vec::new(),
                 associated_uris: Vec::new(),
             }),
         }

@@ -29,6 +29,7 @@ mod out_of_dialog;
 mod overload_control;
 mod parallel_contacts;
 mod ports_in_use;
+mod proposed_targets;
 mod quality_intervals;
 mod recorded_messages;
 mod registration_load;

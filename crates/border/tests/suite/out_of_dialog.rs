@@ -196,7 +196,7 @@ fn refusals_are_relayed_with_their_headers() {
         (
             302,
             HeaderId::Contact,
-            "<sip:carol@10.2.0.5>, <sip:dave@10.2.0.6>",
+            "<sip:carol@a.example>, <sip:dave@b.example>",
         ),
         (421, HeaderId::Require, "sec-agree"),
     ] {

@@ -3,7 +3,7 @@
 use crate::virtual_network;
 
 use engine::Transport;
-use sip::{Flow, MessageContent, OutOfDialogRequest, Target};
+use sip::{Failure, Flow, MessageContent, OutOfDialogRequest, Target};
 use std::net::SocketAddr;
 use std::time::Duration;
 use virtual_network::*;
@@ -231,4 +231,75 @@ fn loop_through_a_proxy_is_detected() {
         assert_eq!(answers(&net, 482).len(), 1);
         assert_eq!(requests(&net, proxy), 2);
     }
+}
+
+/// The last INVITE of a phone is redirected to this contact.
+fn redirect(net: &mut VirtualNetwork, phone: usize, contact: &str) {
+    let leg = net.last(phone, |event| *event == PhoneEvent::Offered).leg;
+    let edits = [Edit::Add {
+        id: HeaderId::Contact,
+        value: contact.as_bytes(),
+    }];
+    net.command(phone, |endpoint, now| {
+        let content = MessageContent::default().with(&edits);
+        endpoint.reject(leg.unwrap(), 302, &content, now).unwrap();
+    });
+    run(net);
+}
+
+/// RFC 3261 section 8.3: a redirect server answers with the Contacts that it has. Those of our phones are ours.
+#[test]
+fn redirect_server_in_the_core_reaches_registered_phones() {
+    let config = format!("{}redirect='follow'\n", forwarding());
+    let (mut net, alice, proxy) = network(&config);
+    let (phone, uri) = registered(&mut net, proxy, "10.1.0.2:5060");
+    request(&mut net, alice, Method::Invite, "sip:1001@192.0.2.1");
+    redirect(&mut net, proxy, &format!("<{uri}>"));
+    net.run(seconds(1));
+    let offered = net.find(phone, |event| *event == PhoneEvent::Offered);
+    let start = "INVITE sip:1001@10.1.0.2:5060 ";
+    assert!(offered.text().starts_with(start), "{}", offered.text());
+    assert!(net.has(phone, |event| *event == PhoneEvent::Acked));
+    assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
+}
+
+/// A redirect to our address is a call of the trunk to another user. It ends where the target would be the same.
+#[test]
+fn redirects_to_our_address_follow_the_routes_of_the_trunk() {
+    let config = format!(
+        "{PLAIN}redirect='follow'\n[[trunk]]\nname='other'\ninterface='in'\ntarget='udp:10.2.0.2:5060'\n\
+         [[route]]\nto={{user='carol'}}\ntrunk='other'\n[[route]]\nto={{user='barred'}}\nreject=403\n\
+         [[route]]\ntrunk='pbx'\n"
+    );
+    let call = |foreign: bool, contact: &str| {
+        let (mut net, alice, proxy) = network(&config);
+        let carol = net.phone("10.2.0.2:5060", PhoneBehaviour::answering(SDP_B));
+        request(&mut net, alice, Method::Invite, "sip:bob@192.0.2.1");
+        let redirecting = match foreign {
+            true => {
+                let mut silent = PhoneBehaviour::answering("");
+                silent.silent = true;
+                let host = net.phone("10.2.0.9:5060", silent);
+                redirect(&mut net, proxy, "<sip:bob@10.2.0.9:5060>");
+                host
+            }
+            false => proxy,
+        };
+        redirect(&mut net, redirecting, contact);
+        net.run(seconds(1));
+        let calls = [proxy, carol].map(|phone| requests(&net, phone));
+        let is_refused = net.has(alice, |event| {
+            *event == PhoneEvent::Failed(Failure::Response, 302)
+        });
+        (calls, is_refused)
+    };
+    // Another trunk; the trunk itself with another number.
+    assert_eq!(call(false, "<sip:carol@198.51.100.1:5060>"), ([1, 1], false));
+    assert_eq!(call(false, "<sip:carol@192.0.2.1>"), ([1, 1], false));
+    assert_eq!(call(false, "<sip:dave@198.51.100.1>"), ([2, 0], false));
+    // The same target again, and one that the routes refuse.
+    assert_eq!(call(false, "<sip:bob@198.51.100.1>"), ([1, 0], true));
+    assert_eq!(call(false, "<sip:barred@198.51.100.1>"), ([1, 0], true));
+    // Another host has no rights of the trunk.
+    assert_eq!(call(true, "<sip:carol@198.51.100.1>"), ([1, 0], true));
 }

@@ -527,3 +527,32 @@ fn trusted_sides_get_all_headers_before_rules_and_lists() {
         answered.text()
     );
 }
+
+/// `pass_headers` holds for CANCEL as for BYE.
+#[test]
+fn listed_reason_is_relayed_when_a_call_is_cancelled() {
+    const GIVEN: &str = "SIP;cause=200;text=\"at secret-host\"";
+    for (listed, expected) in [("", "SIP;cause=200"), ("pass_headers=['Reason']\n", GIVEN)] {
+        let known = format!("kind='core'\nheaders='known'\n{listed}");
+        let config = PLAIN.replace("kind='core'\n", &known);
+        let mut net = VirtualNetwork::new(&config, 3);
+        let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+        let mut ringing = PhoneBehaviour::answering(SDP_B);
+        ringing.answer = None;
+        let bob = net.phone("10.2.0.1:5060", ringing);
+        let offer = MessageContent::sdp(SDP_A.as_bytes());
+        let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer);
+        net.run(seconds(1));
+        let edits = [Edit::Add {
+            id: HeaderId::Reason,
+            value: GIVEN.as_bytes(),
+        }];
+        net.command(alice, |endpoint, now| {
+            let content = MessageContent::default().with(&edits);
+            endpoint.cancel(leg, &content, now).unwrap();
+        });
+        net.run(seconds(1));
+        let cancelled = net.find(bob, |event| *event == PhoneEvent::Cancelled);
+        assert_eq!(cancelled.header("Reason"), expected);
+    }
+}

@@ -269,6 +269,44 @@ fn target_at_the_transferor_is_called_there_with_its_uri() {
     }
 }
 
+/// RFC 5589 section 7: the transferor has consulted the target within its system. The border has no such dialog: the
+/// system gets the INVITE with Replaces and connects them.
+#[test]
+fn dialog_inside_the_system_of_the_transferor_is_replaced_there() {
+    const DIALOG: &str = "abc%40h%3Bto-tag%3D1%3Bfrom-tag%3D2";
+    let text = config("udp:10.2.0.2:5060", "");
+    let mut rig = established(&text);
+    rig.refer_to(&format!("<sip:200@10.2.0.1?Replaces={DIALOG}>"));
+    assert_eq!((rig.invites(rig.bob), rig.invites(rig.carol)), (2, 0));
+    let invite = rig
+        .net
+        .last(rig.bob, |event| *event == PhoneEvent::Offered);
+    let start = "INVITE sip:200@10.2.0.1 SIP/2.0\r\n";
+    assert!(invite.text().starts_with(start), "{}", invite.text());
+    assert_eq!(invite.header("Replaces"), "abc@h;to-tag=1;from-tag=2");
+    rig.net.run(seconds(1));
+    assert_eq!(rig.notified(), "SIP/2.0 200 OK");
+    rig.end_with(rig.bob);
+    for (target, status) in [
+        // Another system: it would get a call that it cannot relate to any other.
+        (format!("<sip:carol@10.2.0.2?Replaces={DIALOG}>"), 481),
+        // Our own dialogs are known.
+        (format!("<sip:carol@198.51.100.1?Replaces={DIALOG}>"), 481),
+        // It would add a header to the INVITE.
+        (
+            format!("<sip:200@10.2.0.1?Replaces={DIALOG}%0D%0ASubject%3A%20x>"),
+            400,
+        ),
+    ] {
+        let mut rig = established(&text);
+        rig.refer_to(&target);
+        let refused =
+            |event: &PhoneEvent| matches!(event, PhoneEvent::Response(got, _) if *got == status);
+        assert!(rig.net.has(rig.bob, refused), "{target}");
+        assert_eq!((rig.invites(rig.bob), rig.invites(rig.carol)), (1, 0));
+    }
+}
+
 /// Its author identifies the call by Referred-By; other systems do not get its network.
 #[test]
 fn referred_by_returns_unchanged_to_the_transferor() {

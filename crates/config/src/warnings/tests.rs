@@ -16,7 +16,7 @@ fn ways_without_authentication_are_warned_of() {
     let conference = |keys: &str| {
         format!("[[route]]\nreject=403\n[[conference]]\nname=\"c\"\nnumber=\"800\"\n{keys}")
     };
-    let cases: [(&str, &str, &[&str]); 34] = [
+    let cases: [(&str, &str, &[&str]); 39] = [
         ("", "", &["trunk t, u"]),
         ("allow=\"0.0.0.0/0\"\n", "", &["trunk t, u"]),
         ("allow=[\"10.0.0.0/8\",\"::/0\"]\n", "", &["trunk t, u"]),
@@ -67,7 +67,37 @@ fn ways_without_authentication_are_warned_of() {
             "[[route]]\ntrunk=\"u\"\n",
             &[],
         ),
-        ("register=\"local\"\n", "", &["as any user", "trunk t, u"]),
+        (
+            "register=\"local\"\n",
+            "",
+            &["as any user", "phones that are registered", "trunk t, u"],
+        ),
+        (
+            "register=\"local\"\n",
+            "[[route]]\nto={prefix=\"0\"}\nreject=403\n",
+            &["as any user", "phones that are registered"],
+        ),
+        (
+            "register=\"local\"\n",
+            "[[route]]\nreject=403\n",
+            &["as any user"],
+        ),
+        // Routes are for calls and messages: registrations take their own way.
+        (
+            "register=\"pass:t\"\n",
+            "[[route]]\nreject=403\n",
+            &["REGISTER of any source reaches trunk t"],
+        ),
+        (
+            "register=\"pass:t\"\n",
+            "[[route]]\ntrunk=\"t\"\nunauthenticated=true\n",
+            &["REGISTER of any source reaches trunk t"],
+        ),
+        (
+            "register=\"pass:t\"\nauthenticate=\"trunk\"\n",
+            "[[route]]\nreject=403\n",
+            &[],
+        ),
         ("", "[[route]]\ntrunk=\"u\"\n", &["trunk u by route 1"]),
         ("", "[[route]]\ntrunk=\"u\"\nunauthenticated=true\n", &[]),
         (

@@ -3,7 +3,7 @@
 use border::registrar::{StoredContact, StoredCore, StoredRegistration, slack};
 use engine::{Time, Transport};
 use net::Clock;
-use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::types::{Null, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, ErrorCode, OpenFlags, Row, ToSql, params};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, Permissions};
@@ -22,6 +22,7 @@ const HEARTBEAT_TOLERANCE_S: i64 = HEARTBEAT_INTERVAL.as_secs() as i64 + 2;
 /// "hwrk": identifies our files.
 const APPLICATION_ID: i32 = 0x6877_726b;
 const SCHEMA_VERSION: i32 = 1;
+/// `service_route` has no value: phones do not get the route in the core.
 const SCHEMA: &str = "
 CREATE TABLE contact (
     aor TEXT NOT NULL,
@@ -406,7 +407,7 @@ impl Database {
                         core.map(|core| dates.unix(core.due)),
                         core.map(|core| dates.unix(core.until)),
                         core.map(|core| MessageText(&core.params)),
-                        core.map(|core| MessageText(&core.service_route)),
+                        Null,
                         core.map(|core| MessageText(&core.associated_uris)),
                     ])?;
                 }
@@ -472,7 +473,6 @@ fn contact(row: &Row<'_>, dates: &Dates, alive: i64) -> rusqlite::Result<Option<
                 due: date("core_due")?,
                 until: date("core_until")?,
                 params: text("core_params")?,
-                service_route: text("service_route")?,
                 associated_uris: text("associated_uris")?,
             })
         }
@@ -547,7 +547,6 @@ mod tests {
                 due: Time::from_secs(500),
                 until: Time::from_secs(1_000),
                 params: b";pub-gruu=\"g\"".to_vec(),
-                service_route: b"<sip:core;lr>".to_vec(),
                 associated_uris: b"<sip:a@x>".to_vec(),
             }),
         }

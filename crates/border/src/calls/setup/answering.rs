@@ -7,14 +7,14 @@ use crate::calls::relay::HeaderChanges;
 use crate::calls::{CallStage, SetUp, UnconfirmedAnswer};
 use crate::components::Calls;
 use crate::headers::text;
-use crate::policy::StepTarget;
+use crate::policy::{Facts, HopStep, Plan, StepTarget, decide};
 use crate::responses::reason_of;
 use anchor::{AnchorError, Side};
-use config::{Config, HostName, Redirect, TrunkId};
+use config::{HostName, Redirect, Trunk, TrunkId};
 use engine::{EventKind, Reason, Transport};
 use sip::{Failure, Fork, LegId, MessageContent};
 use std::net::SocketAddr;
-use wire::sip::{Edit, HeaderId, Message, NameAddr};
+use wire::sip::{Edit, HeaderId, Message, NameAddr, Uri};
 
 /// Maximum number of redirect contacts followed, and of hops per call.
 const MAX_HOPS: usize = 16;
@@ -482,16 +482,17 @@ impl Calls<'_> {
             text,
             response,
         } = failure;
+        if let Some(response) = response.filter(|_| (300..400).contains(&status)) {
+            let contacts = self.redirect_steps(slot, hop, response);
+            let set_up = self.parts.calls.set_up_mut(slot);
+            if set_up.is_some_and(|set_up| set_up.follow(contacts)) {
+                return;
+            }
+        }
         let config = self.parts.ctx.config.clone();
         let Some(set_up) = self.parts.calls.set_up_mut(slot) else {
             return;
         };
-        if let Some(response) = response
-            && (300..400).contains(&status)
-            && set_up.follow(&config, hop, response)
-        {
-            return;
-        }
         // A challenge to our own credentials is not forwarded to the caller.
         let own_login = set_up
             .hops
@@ -613,6 +614,74 @@ impl Calls<'_> {
     }
 }
 
+impl Calls<'_> {
+    /// The steps for each contact of a 3xx in the order of their preference, if the trunk is configured so; also after
+    /// it has rung, as a system that forwards unanswered calls does. Contacts at our address are routed like a call of
+    /// the trunk: a registrar redirects to the Contacts that it has, and those of our phones are ours.
+    fn redirect_steps(
+        &mut self,
+        slot: CallSlot,
+        hop: u16,
+        response: &Message<'_>,
+    ) -> Vec<Vec<HopStep>> {
+        let random = self.parts.ctx.entropy.u64();
+        let config = &self.parts.ctx.config;
+        let call = self.parts.calls.get(slot);
+        let Some(set_up) = call.and_then(|call| call.kind.set_up()) else {
+            return Vec::new();
+        };
+        let Some(from) = set_up.hops.get(usize::from(hop)) else {
+            return Vec::new();
+        };
+        let trunk = from.trunk.and_then(|trunk| config.trunk(trunk));
+        let follows = trunk.is_some_and(|trunk| trunk.redirect == Redirect::Follow);
+        if !follows || set_up.answered_reliably() {
+            return Vec::new();
+        }
+        let invite = Message::parse(&set_up.invite).ok();
+        let caller = invite.as_ref().and_then(|invite| invite.from().ok());
+        let routed = |uri: &[u8]| {
+            let facts = Facts {
+                interface: from.interface,
+                trunk: from.trunk,
+                authenticated: true,
+                exempt: false,
+                from: caller.map(|caller| caller.uri).unwrap_or_default(),
+                to: uri,
+                random,
+                // This call is one of them, and continues during a drain.
+                calls: self.parts.total_calls().saturating_sub(1),
+                draining: false,
+            };
+            match decide(config, &facts, &self.parts.view()) {
+                Plan::Call(plan) => plan.steps,
+                Plan::Refuse(_) => Vec::new(),
+            }
+        };
+        let steps_to = |uri: &[u8]| {
+            let host = Uri::parse(uri).map(|uri| uri.host_port().to_string());
+            match host.is_some_and(|host| self.parts.listeners.is_ours(host.as_bytes())) {
+                // Another host has no rights at our routes.
+                true if from.foreign => Vec::new(),
+                true => routed(uri),
+                false => redirected(from, trunk, uri).into_iter().collect(),
+            }
+        };
+        let mut contacts: Vec<(u16, &[u8])> = response
+            .contacts()
+            .flatten()
+            .filter(|contact| contact.parse_uri().is_some_and(|uri| uri.is_sip()))
+            .map(|contact: NameAddr<'_>| {
+                let q = contact.q_thousandths().unwrap_or(1_000);
+                (q, without_headers(contact.uri))
+            })
+            .collect();
+        contacts.sort_by_key(|(q, _)| core::cmp::Reverse(*q));
+        contacts.truncate(MAX_HOPS);
+        contacts.into_iter().map(|(_, uri)| steps_to(uri)).collect()
+    }
+}
+
 impl SetUp {
     /// The target of a trunk that a hop leads to; that of a redirect is none.
     fn trunk_target(&self, hop: u16) -> Option<(TrunkId, u16)> {
@@ -630,54 +699,37 @@ impl SetUp {
         self.next += same.count();
     }
 
-    /// Adds the contacts of a 3xx to the hops, if the trunk is configured so; also after it has rung, as a system that
-    /// forwards unanswered calls does. Returns whether any was added.
-    fn follow(&mut self, config: &Config, hop: u16, response: &Message<'_>) -> bool {
-        let Some(from) = self.hops.get(usize::from(hop)).cloned() else {
-            return false;
-        };
-        let follows = from
-            .trunk
-            .and_then(|trunk| config.trunk(trunk))
-            .is_some_and(|trunk| trunk.redirect == Redirect::Follow);
-        if !follows || self.answered_reliably() {
-            return false;
-        }
-        let mut contacts: Vec<(u16, Vec<u8>)> = response
-            .contacts()
-            .flatten()
-            .filter(|contact| contact.parse_uri().is_some_and(|uri| uri.is_sip()))
-            .map(|contact: NameAddr<'_>| {
-                (
-                    contact.q_thousandths().unwrap_or(1_000),
-                    without_headers(contact.uri).to_vec(),
-                )
-            })
-            .collect();
-        contacts.sort_by_key(|(q, _)| core::cmp::Reverse(*q));
-        let mut added = 0;
-        for (_, uri) in contacts {
-            let known = self.hops.iter().any(|hop| hop.uri == uri);
-            if known || self.hops.len() >= MAX_HOPS {
-                continue;
+    /// Calls the contacts of a 3xx next, each by its steps. Returns whether there is any that was not called before.
+    fn follow(&mut self, contacts: Vec<Vec<HopStep>>) -> bool {
+        let first = self.next.min(self.hops.len());
+        let mut at = first;
+        for steps in contacts {
+            let is_new = |step: &HopStep| !self.hops.iter().any(|hop| hop.uri == step.uri);
+            let room = MAX_HOPS.saturating_sub(self.hops.len());
+            let steps: Vec<HopStep> = steps.into_iter().filter(is_new).take(room).collect();
+            let groups = self.hops.len() as u16;
+            for mut step in steps {
+                step.group += groups;
+                self.hops.insert(at, step);
+                at += 1;
             }
-            let mut next = from.clone();
-            next.group = self.hops.len() as u16;
-            let Some(place) = place_of(&uri) else {
-                continue;
-            };
-            next.place = place;
-            next.routes = Vec::new();
-            next.uri = uri;
-            next.redirected = true;
-            let trunk = next.trunk.and_then(|trunk| config.trunk(trunk));
-            next.foreign = trunk.is_none_or(|trunk| !next.is_at(trunk));
-            let at = self.next + added;
-            self.hops.insert(at.min(self.hops.len()), next);
-            added += 1;
         }
-        added > 0
+        at > first
     }
+}
+
+/// The step for a contact of a redirect, at the host that it names.
+fn redirected(from: &HopStep, trunk: Option<&Trunk>, uri: &[u8]) -> Option<HopStep> {
+    let mut step = HopStep {
+        group: 0,
+        uri: uri.to_vec(),
+        routes: Vec::new(),
+        place: place_of(uri)?,
+        redirected: true,
+        ..from.clone()
+    };
+    step.foreign = trunk.is_none_or(|trunk| !step.is_at(trunk));
+    Some(step)
 }
 
 /// Whether two answers to one offer agree in formats, keys and directions, so that one may stand for the other.
@@ -704,14 +756,14 @@ fn agrees_in_formats(one: &[u8], other: &[u8]) -> bool {
 
 /// A SIP URI without its headers, which a Request-URI must not have (RFC 3261 section 19.1.1).
 fn without_headers(uri: &[u8]) -> &[u8] {
-    let headers = wire::sip::Uri::parse(uri).map_or(&b""[..], |uri| uri.headers);
+    let headers = Uri::parse(uri).map_or(&b""[..], |uri| uri.headers);
     let bare = uri.strip_suffix(headers).unwrap_or(uri);
     bare.strip_suffix(b"?").unwrap_or(bare)
 }
 
 /// The target of a redirect.
 fn place_of(uri: &[u8]) -> Option<StepTarget> {
-    let uri = wire::sip::Uri::parse(uri)?;
+    let uri = Uri::parse(uri)?;
     let host = HostName::parse(&uri.host_port().to_string())?;
     let secure = uri.scheme == wire::sip::Scheme::Sips;
     let transport = match uri.transport() {

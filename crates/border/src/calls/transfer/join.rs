@@ -87,6 +87,8 @@ pub(crate) struct Join {
     pub(super) from: Vec<u8>,
     pub(super) to: Vec<u8>,
     pub(super) referred_by: Vec<u8>,
+    /// Replaces for the target: a dialog that the transferor's system has, and not we. Empty without one.
+    pub(super) replaces: Vec<u8>,
     pub(super) hop: usize,
     /// The trunk that counts the new leg until it is part of the call.
     pub(super) on_trunk: Option<TrunkId>,
@@ -125,6 +127,7 @@ impl Join {
             from: Vec::new(),
             to: Vec::new(),
             referred_by: Vec::new(),
+            replaces: Vec::new(),
             hop: 0,
             on_trunk: None,
             tries: 0,

@@ -146,6 +146,12 @@ impl TransferControl<'_> {
                 value: &referred_by,
             });
         }
+        if !join.replaces.is_empty() {
+            edits.push(Edit::Add {
+                id: HeaderId::Replaces,
+                value: &join.replaces,
+            });
+        }
         let scene = MessageContext {
             uri: Some(&hop.uri),
             from: Some(&from),
@@ -320,6 +326,14 @@ impl TransferControl<'_> {
             }
             Plan::Refuse(refusal) => Err(refusal.status),
         }
+    }
+
+    /// Whether a transfer from this side to a URI returns to the trunk of that side; see
+    /// [`TransferControl::plan_transfer`].
+    pub(super) fn is_at_transferor(&self, slot: CallSlot, from: Side, uri: &[u8]) -> bool {
+        let call = self.parts.calls.get(slot);
+        let trunk = call.and_then(|call| *call.trunks.get(from));
+        trunk.is_some_and(|trunk| self.is_at_trunk(trunk, uri))
     }
 
     /// Whether the host of a URI is that of a trunk, and not ours: a system on the same machine has our address.
