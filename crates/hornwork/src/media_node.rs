@@ -8,7 +8,7 @@ use crate::log::EventLog;
 use crate::media_path::{af_xdp, kernel_relay, log_af_xdp_packets, log_kernel_relay_changes};
 use crate::notify::{StopExtension, Watchdog, notify};
 use crate::ports::{self, Claims, ServedPart};
-use crate::security::{LoadedFiles, ReadOccasion};
+use crate::security::LoadedFiles;
 use crate::sounds::{self, Sounds};
 use crate::threads::ThreadSettings;
 use config::Config;
@@ -281,7 +281,7 @@ impl NewNodeConfig {
         recorded: Option<&PathBuf>,
         claims: Claims,
     ) -> Result<NewNodeConfig, String> {
-        let read = configuration::load_all(path, ReadOccasion::Reload(loaded));
+        let read = configuration::load_all(path, Some(loaded));
         let (config, loaded) = read.map_err(|refused| {
             format!(
                 "{}; the current configuration stays in effect",
