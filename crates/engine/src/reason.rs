@@ -75,7 +75,7 @@ reasons! {
     NoSuchHop 500 "no such hop" "The target was removed by a reload of the configuration while the call waited.";
     MediaTimeout 408 "media timeout" "No RTP or RTCP has arrived from either side within `timeout_s` of `[media]`." header "No media";
     MediaRefused 503 "media refused" "The media threads have no space for another session." header "Media refused";
-    MediaPort 503 "no free media port" "The media ports of the call are in use by other programs, and no others of the interface are left; `media_ports_exhausted` names interface, address and range. Set `ports` of its `media` to a larger range, or one that other programs do not use." header "Media port";
+    MediaPort 503 "no free media port" "The media ports of the call are in use by other programs, and no others of the interface are left; `media_ports_exhausted` names interface, address and range. Or a port had been sent in a description before it could not be opened, and no side accepted the re-INVITE with another one, or DTLS or ICE is bound to it. Set `ports` of its `media` to a larger range, or one that other programs do not use." header "Media port";
     MediaKeys 488 "media keys" "The SRTP keys cannot be agreed: DTLS handshake, fingerprint or ICE has failed." header "Media keys";
     MediaNodeLost 408 "media node lost" "The media node of the call is lost, and no other node could take the call." header "Media lost";
     EndedByOperator 480 "ended by operator" "The operator has ended the call." header "Ended by operator";

@@ -588,7 +588,7 @@ impl CallMedia {
                     .security_of(towards.other())
                     .is_some_and(|security| security.is_browser());
                 if let Some(side) = line.sides.get_mut(towards.index()) {
-                    side.announced = true;
+                    side.announced.current = true;
                     rewrite.port = side.pair.rtp().port();
                     let address = SocketAddr::new(advertised, rewrite.port);
                     let context = &mut plane.keying.context();

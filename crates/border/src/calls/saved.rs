@@ -13,7 +13,7 @@ use sip::{LegId, LegToSave, SavedLeg};
 use smallvec::SmallVec;
 
 /// Version of the form; incremented with each change of a saved type.
-const VERSION: u16 = 12;
+const VERSION: u16 = 13;
 
 /// The parts of a saved call: owned when it is read, borrowed when it is written.
 #[derive(Serialize, Deserialize)]
