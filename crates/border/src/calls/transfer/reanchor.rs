@@ -1,6 +1,6 @@
 //! Moves a call to another media node, or to another port where one that a description has named could not be opened:
-//! one side is asked for an offer by re-INVITE without SDP (RFC 3725 flow I); the offer goes through the new node or port
-//! to the other side, and its answer back.
+//! one side is asked for an offer by re-INVITE without SDP (RFC 3725 flow I); the offer goes through the new node or
+//! port to the other side, and its answer back.
 
 use crate::bodies::SdpRole;
 use crate::calls::key::{CallKey, CallSlot};
