@@ -24,6 +24,7 @@ mod tests;
 
 pub use early_media::EarlyMedia;
 pub use encodings::{Encodings, PayloadEncoding};
+use pairs::PortAnnouncement;
 pub use pairs::PortReplacement;
 pub use side::Side;
 
@@ -161,8 +162,8 @@ struct LineSide {
     pair: PortPair,
     rtp: SocketId,
     rtcp: Option<SocketId>,
-    /// The port has been sent to the peer in a description.
-    announced: bool,
+    /// Whether the port has been sent to the peer in a description.
+    announced: PortAnnouncement,
     signalled_rtp: Option<SocketAddr>,
     signalled_rtcp: Option<SocketAddr>,
     direction: MediaDirection,
@@ -594,7 +595,7 @@ impl CallMedia {
                     opening = true;
                 }
             }
-            side.announced &= !opening;
+            side.announced.current &= !opening;
             any |= opening;
         }
         any
@@ -942,7 +943,7 @@ impl CallMedia {
                         if fact.port != 0 && fact.carriage != LineTransport::Stream =>
                     {
                         line.sides.get_mut(towards.index()).map_or(0, |side| {
-                            side.announced = true;
+                            side.announced.current = true;
                             side.pair.rtp().port()
                         })
                     }

@@ -1,9 +1,11 @@
 //! Port pairs with their sockets.
 
+use super::security::side::SideSecurity;
 use super::{AnchorError, CallMedia, LineSide, MediaDirection, MediaPlane};
 use core::time::Duration;
 use engine::SocketId;
 use media::ports::PortPair;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::net::SocketAddr;
 
@@ -12,16 +14,27 @@ use std::net::SocketAddr;
 pub enum PortReplacement {
     /// The socket does not belong to this call.
     Foreign,
-    /// Replaced by another pair; its RTP address.
+    /// Replaced by another pair before a description has named the port; the RTP address of the new one.
     By(SocketAddr),
+    /// The same afterwards: the peer learns the new port from another offer or answer.
+    Reannounced(SocketAddr),
     /// No other pair of this pool is left, or too many have failed.
     Exhausted(u16),
     /// No other port would help: open files or memory are at their limit, or the address is missing.
     AllFail,
-    /// The port has been announced to the peer already.
+    /// A description has named the port, and its DTLS association or ICE agent is bound to it.
     Announced,
     /// The call continues without an RTCP port on this side.
     WithoutRtcp,
+}
+
+/// The ports of a side that descriptions have named.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(super) struct PortAnnouncement {
+    /// The present one.
+    pub(super) current: bool,
+    /// One that was replaced; the peer may still send to it.
+    former: bool,
 }
 
 /// Pairs that are replaced in one call at most: enough for ranges of which nearly all ports are in use, since each pair
@@ -78,7 +91,7 @@ pub(super) fn new_side(
             },
             pair,
             rtp,
-            announced: false,
+            announced: PortAnnouncement::default(),
             signalled_rtp: None,
             signalled_rtcp: None,
             direction: MediaDirection {
@@ -175,12 +188,17 @@ impl CallMedia {
         let Some(slot) = line.sides.get_mut(number) else {
             return PortReplacement::Foreign;
         };
-        if slot.announced && slot.rtcp == Some(socket) {
+        let announced = slot.announced;
+        if announced.current && slot.rtcp == Some(socket) {
             slot.rtcp = None;
             self.send_plan(plane);
             return PortReplacement::WithoutRtcp;
         }
-        if slot.announced {
+        let is_bound = slot
+            .security
+            .as_deref()
+            .is_some_and(SideSecurity::receives_stun_or_dtls);
+        if announced.current && is_bound {
             return PortReplacement::Announced;
         }
         if concerns_all_ports(error) {
@@ -200,6 +218,10 @@ impl CallMedia {
             return PortReplacement::Exhausted(media.pool);
         };
         let new = LineSide {
+            announced: PortAnnouncement {
+                current: false,
+                former: announced.former || announced.current,
+            },
             signalled_rtp: slot.signalled_rtp,
             signalled_rtcp: slot.signalled_rtcp,
             direction: slot.direction,
@@ -208,6 +230,8 @@ impl CallMedia {
             encodings: core::mem::take(&mut slot.encodings),
             special: core::mem::take(&mut slot.special),
             mux: slot.mux,
+            // Further offers set it again; an open one may still be answered.
+            mux_offered: slot.mux_offered && announced.current,
             encrypted: slot.encrypted,
             security: slot.security.take(),
             ..new
@@ -229,6 +253,25 @@ impl CallMedia {
         if self.added {
             self.send_plan(plane);
         }
-        PortReplacement::By(address)
+        match announced.current {
+            true => PortReplacement::Reannounced(address),
+            false => PortReplacement::By(address),
+        }
+    }
+
+    /// Whether a peer may still send to a port that was replaced after a description had named it.
+    pub fn has_former_ports(&self) -> bool {
+        let lines = self.lines.iter().flatten();
+        let mut sides = lines.flat_map(|line| &line.sides);
+        sides.any(|side| side.announced.former)
+    }
+
+    /// Both sides have agreed on the ports that descriptions name now.
+    pub fn forget_former_ports(&mut self) {
+        let lines = self.lines.iter_mut().flatten();
+        for side in lines.flat_map(|line| &mut line.sides) {
+            // Another one may have failed since the last description.
+            side.announced.former &= !side.announced.current;
+        }
     }
 }

@@ -5,6 +5,7 @@ use super::pairs::{drop_side, new_side};
 use super::security::side::SideSecurity;
 use super::{AnchorError, CallMedia, LineSide, MediaPlane, MediaSide};
 use crate::Side;
+use media::Latching;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
@@ -74,6 +75,37 @@ pub(super) fn ports_in_force(previous: Option<&PreviousSides>) -> impl Iterator<
     let previous = previous.into_iter().flat_map(|sides| sides.iter());
     let previous = previous.filter(|old| !old.answered);
     previous.flat_map(PreviousSide::ports)
+}
+
+/// Media security of parties whose ports another one is about to take over, until its answer: with side, line and
+/// allowed sources.
+pub(super) fn former_parties_mut(
+    previous: Option<&mut PreviousSides>,
+) -> impl Iterator<Item = (Side, usize, Latching, &mut SideSecurity)> {
+    let previous = previous.into_iter().flat_map(|sides| sides.iter_mut());
+    previous.filter(|old| !old.answered).flat_map(|old| {
+        let (side, latching) = (old.side, old.media.latching);
+        let lines = old.lines.iter_mut().enumerate();
+        lines.filter_map(move |(index, line)| match line {
+            Some(PreviousLine::Security(Some(security))) => {
+                Some((side, index, latching, &mut **security))
+            }
+            _ => None,
+        })
+    })
+}
+
+/// The same for reading.
+pub(super) fn former_parties(
+    previous: Option<&PreviousSides>,
+) -> impl Iterator<Item = &SideSecurity> {
+    let previous = previous.into_iter().flat_map(|sides| sides.iter());
+    let lines = previous.filter(|old| !old.answered);
+    let lines = lines.flat_map(|old| old.lines.iter().flatten());
+    lines.filter_map(|line| match line {
+        PreviousLine::Security(security) => security.as_deref(),
+        PreviousLine::Ports(_) => None,
+    })
 }
 
 impl LineSide {

@@ -356,11 +356,13 @@ fn contacts_with_different_pools_keep_their_ports() {
     assert_eq!(plane.ports_in_use(), 6);
     // The ports of the first contact are still known.
     assert!(call.uses(socket));
-    assert_eq!(
-        call.replace_pair(&mut plane, socket, "in use"),
-        PortReplacement::Announced
-    );
+    plane.sockets.failed(socket);
+    let PortReplacement::Reannounced(replaced) = call.replace_pair(&mut plane, socket, "in use")
+    else {
+        panic!("the first contact knows its port");
+    };
     assert_eq!(call.side(Side::Callee), &second);
+    assert!(!call.has_former_ports(), "not of the set in force");
     // A third one shares the ports of the second.
     let third = MediaSide {
         latching: Latching::Anywhere,
@@ -372,7 +374,20 @@ fn contacts_with_different_pools_keep_their_ports() {
     call.answer(&mut plane, Side::Callee, ANSWER, false, &mut out)
         .unwrap();
     call.keep_branch(&mut plane);
-    assert_eq!(last_plan(&plane).flows[0].sides[1].rtp, socket);
+    let ports: Vec<SocketAddr> = call
+        .line_views()
+        .map(|(_, [_, callee])| callee.rtp)
+        .collect();
+    assert_eq!(ports, [replaced]);
+    assert!(call.has_former_ports());
+    call.forget_former_ports();
+    assert!(call.has_former_ports(), "no description names the new one");
+    call.offer(&mut plane, Side::Caller, OFFER, &mut out)
+        .unwrap();
+    call.answer(&mut plane, Side::Callee, ANSWER, false, &mut out)
+        .unwrap();
+    call.forget_former_ports();
+    assert!(!call.has_former_ports());
     assert_eq!(plane.ports_in_use(), 2);
     call.release(&mut plane);
     assert_eq!((plane.ports_in_use(), plane.sockets.busy()), (0, 0));

@@ -119,6 +119,8 @@ pub(crate) enum Alarm {
     NodeQuery(CallKey),
     /// Retry a call whose media node failed.
     FailoverRetry(CallKey),
+    /// Announce ports that replace those of a description; the attempts before.
+    AnnouncePorts(CallKey, u8),
     /// A caller did not enter the PIN of a conference in time.
     PinTimeout(CallKey),
     /// Continue a query about a conference with its next participants.

@@ -108,6 +108,11 @@ pub enum StoreNote {
     },
     /// Items that were not stored, since the last such note.
     Lost(LossCounts),
+    /// Nothing is removed for its age, because the clock seems to be wrong.
+    ClockAhead {
+        /// Days by which it is ahead of the newest record, or of another clock.
+        days: u64,
+    },
     /// A partition could not be read and was moved aside.
     Replaced {
         /// Its new path.

@@ -109,6 +109,12 @@ impl HistoryWriter {
         writer!(self, writer => writer.tick(now));
     }
 
+    /// The clock of the machine, microseconds since the Unix epoch: it may have been set since the start, which the
+    /// time of the other methods does not follow. Nothing is removed for its age while that is days ahead.
+    pub fn set_wall_clock(&mut self, at: i64) {
+        writer!(self, writer => writer.wall_clock = at);
+    }
+
     /// The next report.
     pub fn next_note(&mut self) -> Option<StoreNote> {
         writer!(self, writer => writer.next_note())

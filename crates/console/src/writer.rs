@@ -4,6 +4,7 @@ use crate::index::OpenCalls;
 use crate::losses::{LossCounts, LossReport, Losses};
 use crate::partition::{Additions, Partition};
 use crate::recovery::recover;
+use crate::retention::{RetentionClock, newest_change};
 use crate::secure::{is_secure, reduce};
 use crate::segment::{self, MAX_SEGMENT, SegmentWriter, StoredMessage};
 use crate::settings::{StoreNote, StoreSettings};
@@ -88,6 +89,9 @@ pub(crate) struct FolderWriter {
     flushed: i64,
     swept: i64,
     checked: i64,
+    retention: RetentionClock,
+    /// Time of the machine's clock; `i64::MAX`: unknown.
+    pub(crate) wall_clock: i64,
 }
 
 fn sql_error(error: rusqlite::Error) -> io::Error {
@@ -192,8 +196,15 @@ impl FolderWriter {
             flushed: now,
             swept: now,
             checked: i64::MIN / 2,
+            retention: RetentionClock::default(),
+            wall_clock: i64::MAX,
             settings,
         };
+        // Before this run changes the files.
+        let newest = partitions(&writer.root)?.pop();
+        let newest =
+            newest.map(|newest| newest_change(&newest).unwrap_or_else(|| start_of(&newest)));
+        writer.retention = RetentionClock::in_folder(&writer.root, newest, now);
         writer.index.now = now;
         writer.remove_leftovers();
         if let Err(error) = writer.begin(now) {
@@ -595,9 +606,16 @@ impl FolderWriter {
         let sizes: Vec<u64> = all.iter().map(|partition| size_of(partition)).collect();
         let mut total = sizes.iter().sum::<u64>() + size_of(&current);
         let oldest = now - i64::from(self.settings.retention_days) * DAY;
+        let days_ahead = self.retention.days_ahead(now, self.wall_clock);
         let mut removed = Vec::new();
         for ((partition, end), size) in all.iter().zip(ends).zip(sizes) {
-            if end > oldest && total <= self.settings.size {
+            let is_old = end <= oldest;
+            if let Some(days) = days_ahead.filter(|_| is_old)
+                && self.retention.take_report()
+            {
+                self.notes.push(StoreNote::ClockAhead { days });
+            }
+            if !(is_old && days_ahead.is_none()) && total <= self.settings.size {
                 break;
             }
             total -= size;

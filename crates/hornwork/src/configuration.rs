@@ -3,7 +3,7 @@
 use crate::findings::{self, Finding, FindingLevel};
 use crate::gateway;
 use crate::ports;
-use crate::security::{LoadedFiles, ReadOccasion};
+use crate::security::{EXPIRED, LoadedFiles};
 use clap::Args;
 use config::{
     Authenticate, ConferenceSpec, Config, InterfaceId, InterfaceKind, InterfaceSpec, MediaMode,
@@ -82,19 +82,18 @@ impl RefusedConfig {
     }
 }
 
-/// Reads a configuration and the files that it names. Nothing is printed: a reload of the running service reports a
-/// refusal in its log.
+/// Reads a configuration and the files that it names; a reload passes the files in use. Nothing is printed: the running
+/// service reports a refusal in its log.
 ///
 /// # Errors
 /// The file cannot be read, or has mistakes.
 pub(crate) fn load_all(
     path: &Path,
-    occasion: ReadOccasion<'_>,
+    before: Option<&LoadedFiles>,
 ) -> Result<(Config, LoadedFiles), RefusedConfig> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| RefusedConfig::Unreadable(path.to_owned(), error))?;
-    parse_and_read(path, &text, occasion)
-        .map_err(|mistakes| RefusedConfig::Mistakes(text, mistakes))
+    parse_and_read(path, &text, before).map_err(|mistakes| RefusedConfig::Mistakes(text, mistakes))
 }
 
 /// Parses a configuration and reads the files that it names, or collects the mistakes of both; with mistakes in the
@@ -102,7 +101,7 @@ pub(crate) fn load_all(
 fn parse_and_read(
     path: &Path,
     text: &str,
-    occasion: ReadOccasion<'_>,
+    before: Option<&LoadedFiles>,
 ) -> Result<(Config, LoadedFiles), Vec<Mistake>> {
     let name = path.display().to_string();
     let mut judged = config::judge(text, &name);
@@ -114,7 +113,7 @@ fn parse_and_read(
         .mistakes
         .extend(ports::mistakes(&config, text, &name));
     match (
-        LoadedFiles::read(&config, text, &name, occasion),
+        LoadedFiles::read(&config, text, &name, before),
         judged.mistakes.is_empty(),
     ) {
         (Ok(loaded), true) => Ok((config, loaded)),
@@ -185,7 +184,7 @@ pub fn check(options: &CheckOptions) -> ExitCode {
         }
         Err(error) => return unreadable(path, &error),
     };
-    let (config, loaded) = match parse_and_read(path, &text, ReadOccasion::Check) {
+    let (config, loaded) = match parse_and_read(path, &text, None) {
         Ok(read) => read,
         Err(mistakes) => {
             // Former names are named at once, too: they do not depend on the rest.
@@ -277,6 +276,11 @@ fn findings_of(config: &Config, text: &str, loaded: &LoadedFiles) -> Vec<Finding
             None => finding,
         });
     }
+    for invalid in &loaded.warnings {
+        let text = format!("{}; {}", invalid.message, invalid.remedy);
+        let finding = Finding::new(FindingLevel::Warning, text);
+        found.push(finding.at(invalid.line, invalid.column));
+    }
     let mut add = |level, text: String| found.push(Finding::new(level, text));
     for hint in config
         .hints()
@@ -289,8 +293,10 @@ fn findings_of(config: &Config, text: &str, loaded: &LoadedFiles) -> Vec<Finding
         if let engine::EventKind::CertificateExpires {
             certificate,
             valid_until: until,
+            state,
             ..
         } = event
+            && state != EXPIRED
         {
             let text = format!("{certificate} expires on {until}; renew it");
             add(FindingLevel::Hint, text);

@@ -427,6 +427,8 @@ impl StoreThread {
                 true => Duration::ZERO,
                 false => TICK,
             };
+            let wall_clock = micros(self.clock.unix_nanos_now());
+            self.writer.set_wall_clock(wall_clock);
             self.writer.tick(micros(store_nanos(&self.clock)));
             self.notes();
         }
@@ -435,8 +437,8 @@ impl StoreThread {
         let now = micros(store_nanos(&self.clock));
         self.writer.tick(now);
         self.notes();
-        if let Some(note) = self.writer.end(now) {
-            let kind = note_event(note, &self.folder, self.remedy);
+        let note = self.writer.end(now);
+        if let Some(kind) = note.and_then(|note| note_event(note, &self.folder, self.remedy)) {
             self.log.event(&Event::new(self.clock.now(), kind));
             self.log.flush();
         }
@@ -539,7 +541,7 @@ impl StoreThread {
     fn notes(&mut self) {
         let mut events = Vec::new();
         while let Some(note) = self.writer.next_note() {
-            events.push(note_event(note, &self.folder, self.remedy));
+            events.extend(note_event(note, &self.folder, self.remedy));
         }
         let now = self.clock.now();
         events.extend(self.hep_reports.take(now));
@@ -553,10 +555,15 @@ impl StoreThread {
     }
 }
 
-/// The event that tells a note of the store. `folder`: folder or database, as it is shown.
-fn note_event(note: StoreNote, folder: &str, remedy: &str) -> EventKind {
+/// The event that tells a note of the store; `None` for a warning of the log. `folder`: folder or database, as it is
+/// shown.
+fn note_event(note: StoreNote, folder: &str, remedy: &str) -> Option<EventKind> {
     let folder = folder.to_owned();
-    match note {
+    Some(match note {
+        StoreNote::ClockAhead { days } => {
+            tracing::warn!("store {folder}: {}", clock_warning(days));
+            return None;
+        }
         StoreNote::Completed {
             messages,
             interrupted,
@@ -581,7 +588,14 @@ fn note_event(note: StoreNote, folder: &str, remedy: &str) -> EventKind {
         StoreNote::Replaced { moved_to, reason } => {
             EventKind::StorePartReplaced { moved_to, reason }
         }
-    }
+    })
+}
+
+/// The warning that nothing is removed for its age, with the remedy.
+pub(crate) fn clock_warning(days: u64) -> String {
+    format!(
+        "the clock is {days} days ahead of the newest record, or of another clock: nothing is removed for its age until a day after the start; if the clock is wrong, set it and restart the border"
+    )
 }
 
 #[cfg(test)]

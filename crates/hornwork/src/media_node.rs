@@ -9,7 +9,7 @@ use crate::media_path::{af_xdp, kernel_relay, log_af_xdp_packets, log_kernel_rel
 use crate::next_start::{StartConfig, warn_of_pending_changes};
 use crate::notify::{StopExtension, Watchdog, notify};
 use crate::ports::{self, Claims, ServedPart};
-use crate::security::{LoadedFiles, ReadOccasion};
+use crate::security::LoadedFiles;
 use crate::service::warn_of_settings;
 use crate::sounds::{self, Sounds};
 use crate::threads::ThreadSettings;
@@ -259,7 +259,7 @@ impl Service<'_> {
         for note in ports::remarks(&read.config) {
             self.log.event(&Event::new(now, note));
         }
-        warn_of_settings(&read.config);
+        warn_of_settings(&read.config, &self.loaded);
         warn_of_pending_changes(&self.start_config.pending_node_changes(&read.config));
         node.reload(read.config, now);
     }
@@ -290,7 +290,7 @@ impl NewNodeConfig {
         recorded: Option<&PathBuf>,
         claims: Claims,
     ) -> Result<NewNodeConfig, String> {
-        let read = configuration::load_all(path, ReadOccasion::Reload(loaded));
+        let read = configuration::load_all(path, Some(loaded));
         let (config, loaded) = read.map_err(|refused| {
             format!(
                 "{}; the current configuration stays in effect",

@@ -20,29 +20,8 @@ use std::sync::Arc;
 use tokio_rustls::rustls::{ClientConfig, ServerConfig};
 
 const DAY_S: i64 = 86_400;
-
-/// The occasion on which the files of a configuration are read.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum ReadOccasion<'b> {
-    /// `hornwork check`.
-    Check,
-    /// A start, perhaps after a crash or a power failure. A certificate that has expired is no reason to stay down: the
-    /// border before it went on with it, and calls without TLS need none. Nor is one that is not valid yet: a machine
-    /// without a battery has a wrong clock until it is set over the network.
-    Start,
-    /// A reload of a border with these files.
-    Reload(&'b LoadedFiles),
-}
-
-impl<'b> ReadOccasion<'b> {
-    /// The files in use.
-    fn before(self) -> Option<&'b LoadedFiles> {
-        match self {
-            ReadOccasion::Reload(before) => Some(before),
-            ReadOccasion::Check | ReadOccasion::Start => None,
-        }
-    }
-}
+/// State of an expired certificate in `certificate_expires`.
+pub(crate) const EXPIRED: &str = "expired";
 
 /// The files of a configuration.
 #[derive(Clone, Debug, Default)]
@@ -63,17 +42,18 @@ pub struct LoadedFiles {
     pub(crate) alarms: AlarmFiles,
     /// Keys of the IPsec gateway.
     pub(crate) gateway: Option<GatewayKeys>,
-    /// Certificates that were accepted outside of the period of their validity, with the remedy.
-    pub(crate) warnings: Vec<String>,
+    /// Certificates that were accepted outside of the period of their validity.
+    pub(crate) warnings: Vec<Mistake>,
 }
 
 /// Reads files and collects mistakes, each at the line that names the file.
 struct FileChecker<'c> {
     text: &'c str,
     file: &'c str,
-    occasion: ReadOccasion<'c>,
+    /// The files in use; none at a start and for `hornwork check`.
+    before: Option<&'c LoadedFiles>,
     mistakes: Vec<Mistake>,
-    warnings: Vec<String>,
+    warnings: Vec<Mistake>,
     certificates: BTreeMap<PathBuf, Identity>,
     system: Option<Result<Anchors, CredentialError>>,
 }
@@ -105,8 +85,10 @@ impl FileChecker<'_> {
         }
     }
 
-    /// An expired or not yet valid certificate is a mistake, unless the border starts or has it in use; one that
-    /// expires soon is not.
+    /// A certificate that has expired or is not valid yet is a warning, and a mistake only where a reload would put it
+    /// in the place of a valid one. It is no reason to stay down or to refuse other changes: the border before went on
+    /// with it, calls without TLS need none, and a machine without a battery has a wrong clock until it is set over the
+    /// network. `check` has the rule of the start, so that what it accepts starts.
     fn validity(&mut self, files: &CertificateFiles, identity: &Identity) {
         let now = wall_clock();
         let known = identity.identities();
@@ -126,27 +108,28 @@ impl FileChecker<'_> {
             return;
         };
         let path = files.chain.path();
-        let message = format!("{}: {problem}", path.display());
-        let is_in_use = |before: &LoadedFiles| {
-            let old = before.certificates.get(path);
-            old.is_some_and(|old| old.fingerprint() == identity.fingerprint())
+        let in_use = self.before.and_then(|before| before.certificates.get(path));
+        let replaces_valid = in_use.is_some_and(|old| {
+            let old = old.identities();
+            (old.not_before..=old.not_after).contains(&now)
+        });
+        let effect = match replaces_valid {
+            true => "the one in use is valid",
+            false => "peers refuse it",
         };
-        let is_accepted = match self.occasion {
-            ReadOccasion::Check => false,
-            ReadOccasion::Start => true,
-            ReadOccasion::Reload(before) => is_in_use(before),
-        };
-        if is_accepted {
-            let warning = format!("{message}; peers refuse it: {remedy}");
-            if !self.warnings.contains(&warning) {
-                self.warnings.push(warning);
-            }
-            return;
-        }
-        let mistake = files
+        let message = format!("{}: {problem}, {effect}", path.display());
+        let finding = files
             .chain
             .mistake(self.text, self.file, message, remedy.to_owned());
-        self.mistakes.push(mistake);
+        if replaces_valid {
+            self.mistakes.push(finding);
+        } else if self
+            .warnings
+            .iter()
+            .all(|one| one.message != finding.message)
+        {
+            self.warnings.push(finding);
+        }
     }
 
     /// A secret in a file of its own.
@@ -230,8 +213,8 @@ fn oldest(version: TlsVersion) -> MinimumVersion {
 }
 
 impl LoadedFiles {
-    /// Reads every file that `config` names; `text` and `file` are its text and name, for mistakes. After a reload TLS
-    /// sessions of the files before can be resumed.
+    /// Reads every file that `config` names; `text` and `file` are its text and name, for mistakes. A reload passes the
+    /// files in use: their TLS sessions can be resumed, and a valid certificate is not replaced by an invalid one.
     ///
     /// # Errors
     /// The mistakes, by file.
@@ -239,12 +222,12 @@ impl LoadedFiles {
         config: &Config,
         text: &str,
         file: &str,
-        occasion: ReadOccasion<'_>,
+        before: Option<&LoadedFiles>,
     ) -> Result<LoadedFiles, Vec<Mistake>> {
         let mut reader = FileChecker {
             text,
             file,
-            occasion,
+            before,
             mistakes: Vec::new(),
             warnings: Vec::new(),
             certificates: BTreeMap::new(),
@@ -272,7 +255,7 @@ impl LoadedFiles {
                 if matches!(listen.transport, Transport::Tls | Transport::Wss)
                     && let Some(settings) = &settings
                 {
-                    let before = occasion.before().map(|before| &before.security);
+                    let before = before.map(|before| &before.security);
                     let set = security.server(listen.address, websocket, settings.clone(), before);
                     impossible.extend(set.err());
                 }
@@ -480,7 +463,7 @@ impl<'c> WatchedCertificate<'c> {
 fn expiry_event(file: &Path, identities: &net::tls::Identities, now: i64) -> Option<EventKind> {
     let left = identities.not_after - now;
     let state = match left {
-        ..0 => "expired",
+        ..0 => EXPIRED,
         _ if left < 7 * DAY_S => "urgent",
         _ if left < 30 * DAY_S => "soon",
         _ => return None,
@@ -560,7 +543,7 @@ mod tests {
         let mut reader = FileChecker {
             text,
             file: "f",
-            occasion: ReadOccasion::Check,
+            before: None,
             mistakes: Vec::new(),
             warnings: Vec::new(),
             certificates: BTreeMap::new(),
@@ -601,7 +584,7 @@ mod tests {
             folder.display()
         );
         let config = config::parse(&text, "f").unwrap();
-        let read = || LoadedFiles::read(&config, &text, "f", ReadOccasion::Check);
+        let read = || LoadedFiles::read(&config, &text, "f", None);
         write_certificate(&folder, "ca", 2099);
         write_certificate(&folder, "near", 2099);
         let loaded = read().unwrap();
@@ -619,10 +602,17 @@ mod tests {
         assert!(watched.expiry().is_none(), "not in use yet");
         assert_eq!(name(watched.read()), Some("certificate_loaded"));
         assert_eq!(name(watched.expiry()), Some("certificate_expires"));
-        let mistakes = read().unwrap_err();
-        assert_eq!(mistakes.len(), 1, "{mistakes:?}");
-        assert!(mistakes[0].message.contains("expired on 2020-12-31"));
-        assert_eq!(mistakes[0].line, 4);
+        let expired = |found: &[Mistake]| {
+            let [one] = found else { panic!("{found:?}") };
+            assert!(one.message.contains("expired on 2020-12-31"), "{one}");
+            assert_eq!(one.line, 4);
+        };
+        // A start goes on with it, and so does a reload that has it in use; it does not replace a valid one.
+        let started = read().unwrap();
+        expired(&started.warnings);
+        let reload = |before| LoadedFiles::read(&config, &text, "f", Some(before));
+        expired(&reload(&started).unwrap().warnings);
+        expired(&reload(&loaded).unwrap_err());
         std::fs::remove_dir_all(&folder).unwrap();
         assert!(watched.read().is_none());
     }

@@ -24,7 +24,7 @@ use crate::operators::{self, Operators, ServiceRequest, WorkerContext};
 use crate::ports::{self, Claims, ServedPart};
 use crate::records::CallRecords;
 use crate::reload_waiters::ReloadWaiters;
-use crate::security::{LoadedFiles, ReadOccasion};
+use crate::security::LoadedFiles;
 use crate::store::{RegistrationSink, Store};
 use crate::threads::ThreadSettings;
 use crate::traces::CallTraces;
@@ -80,7 +80,7 @@ pub fn run(options: &ServeOptions) -> ExitCode {
         eprintln!("  remedy: remove --role, or use --role all");
         return ExitCode::from(3);
     }
-    let (config, loaded) = match configuration::load_all(&options.config, ReadOccasion::Start) {
+    let (config, loaded) = match configuration::load_all(&options.config, None) {
         Ok(loaded) => loaded,
         Err(refused) => return refused.print(),
     };
@@ -121,10 +121,7 @@ pub fn run(options: &ServeOptions) -> ExitCode {
         eprintln!("hornwork: cannot start the thread that returns memory: {error}");
         return ExitCode::from(3);
     }
-    warn_of_settings(&config);
-    for warning in &loaded.warnings {
-        tracing::warn!("{warning}");
-    }
+    warn_of_settings(&config, &loaded);
     if gateway {
         for table in without_calls(&config) {
             tracing::warn!("{table} is ignored: with --role gateway there are no calls");
@@ -169,12 +166,15 @@ pub fn run(options: &ServeOptions) -> ExitCode {
 }
 
 /// Logs the warnings that `hornwork check` prints.
-pub(crate) fn warn_of_settings(config: &Config) {
+pub(crate) fn warn_of_settings(config: &Config, loaded: &LoadedFiles) {
     for renamed in &config.renamed_keys {
         tracing::warn!("{renamed}");
     }
     for warning in config.warnings() {
         tracing::warn!("{warning}");
+    }
+    for invalid in &loaded.warnings {
+        tracing::warn!("{}; {}", invalid.message, invalid.remedy);
     }
 }
 
@@ -491,7 +491,7 @@ impl NewBorderConfig {
     /// # Errors
     /// Why it is rejected.
     fn of(path: &Path, before: &LoadedFiles, claims: Claims) -> Result<NewBorderConfig, String> {
-        let read = configuration::load_all(path, ReadOccasion::Reload(before));
+        let read = configuration::load_all(path, Some(before));
         let unchanged = "the current configuration stays in effect";
         let (config, loaded) =
             read.map_err(|refused| format!("{}; {unchanged}", refused.reason()))?;
@@ -694,7 +694,7 @@ impl BorderService<'_> {
                 if let Some(gateway) = &self.gateway {
                     gateway.reload();
                 }
-                warn_of_settings(&config);
+                warn_of_settings(&config, &self.loaded);
                 let postponed = self.start_config.pending_changes(&config);
                 let config = Arc::new(config);
                 self.siblings.reload(&config, &self.loaded.security);

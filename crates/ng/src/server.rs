@@ -494,7 +494,8 @@ impl NgServer {
                 self.counters.ports_exhausted += 1;
                 self.refuse_ports(session);
             }
-            PortReplacement::Announced => {
+            // The proxy has the description already, and the protocol has no command to it.
+            PortReplacement::Announced | PortReplacement::Reannounced(_) => {
                 self.counters.ports_exhausted += 1;
                 self.end_branch(session, "media port");
             }

@@ -7,7 +7,7 @@ use super::side::{
 };
 use crate::Side;
 use crate::sdp::{LineTransport, ParsedLines, parse_media};
-use crate::side_change::{ports_in_force, ports_in_force_mut};
+use crate::side_change::{former_parties, former_parties_mut, ports_in_force, ports_in_force_mut};
 use crate::{AnchorError, AnchoredLine, CallMedia, LineSide, MediaPlane, OpenOffer};
 use codec::kind::Kind;
 use config::{Keying, MediaSecurity, Mux};
@@ -439,6 +439,31 @@ impl CallMedia {
         let latching = self.sides.each_ref().map(|side| side.latching);
         let mut events: SmallVec<[(Side, usize, SecurityEvent); 2]> = SmallVec::new();
         let mut changed = false;
+        let mut step = |security: &mut SideSecurity, local: &MediaEndpoint, side, index| {
+            if !security.receives_stun_or_dtls() {
+                return;
+            }
+            let mut context = plane.keying.context();
+            let mut output = SecurityOutput::default();
+            action(security, local, &mut output, &mut context);
+            changed |= output.changed;
+            events.extend(output.events.into_iter().map(|event| (side, index, event)));
+        };
+        // The party that another one is about to replace has media on this port until the answer, and sends its checks
+        // of consent there.
+        let former = former_parties_mut(self.previous_sides.as_deref_mut());
+        for (side, index, latching, security) in former {
+            let line = self.lines.get(index).and_then(Option::as_ref);
+            if let Some(own) = line.and_then(|line| line.sides.get(side.index())) {
+                let local = MediaEndpoint {
+                    socket: own.rtp,
+                    signalled: own.signalled_rtp,
+                    latching,
+                    is_former: true,
+                };
+                step(security, &local, side, index);
+            }
+        }
         let lines = self.lines.iter_mut().enumerate();
         let lines = lines.filter_map(|(index, line)| Some((index, line.as_mut()?)));
         let sides = lines.flat_map(|(index, line)| {
@@ -456,19 +481,11 @@ impl CallMedia {
                     Side::Caller => caller,
                     Side::Callee => callee,
                 },
+                is_former: false,
             };
-            let Some(security) = own
-                .security
-                .as_deref_mut()
-                .filter(|security| security.receives_stun_or_dtls())
-            else {
-                continue;
-            };
-            let mut context = plane.keying.context();
-            let mut output = SecurityOutput::default();
-            action(security, &local, &mut output, &mut context);
-            changed |= output.changed;
-            events.extend(output.events.into_iter().map(|event| (side, index, event)));
+            if let Some(security) = own.security.as_deref_mut() {
+                step(security, &local, side, index);
+            }
         }
         for (side, line, event) in events {
             // Without keys the media of an established line cannot continue.
@@ -494,7 +511,8 @@ impl CallMedia {
         let mut due: Option<Time> = None;
         let sides = self.lines.iter().flatten().flat_map(|line| &line.sides);
         let sides = sides.chain(ports_in_force(self.previous_sides.as_deref()));
-        for security in sides.filter_map(|side| side.security.as_deref()) {
+        let own = sides.filter_map(|side| side.security.as_deref());
+        for security in own.chain(former_parties(self.previous_sides.as_deref())) {
             if let Some(at) = security.next_deadline(plane.keying.now) {
                 due = Some(due.map_or(at, |due| due.min(at)));
             }
@@ -529,10 +547,14 @@ impl CallMedia {
         bytes: &[u8],
     ) -> Result<(), DropReason> {
         let mut result = Err(DropReason::MediaNoFlow);
+        let mut is_claimed = false;
         let changed = self.for_each_security(plane, |security, local, output, context| {
-            if local.socket != socket {
+            // The former party comes first; the other one would refuse its checks.
+            let is_other = local.is_former && !security.claims(source, bytes);
+            if local.socket != socket || is_claimed || is_other {
                 return;
             }
+            is_claimed = local.is_former;
             match security.handle_datagram(local, source, bytes, context) {
                 Ok(now) => {
                     *output = now;
@@ -588,7 +610,7 @@ impl CallMedia {
                     .security_of(towards.other())
                     .is_some_and(|security| security.is_browser());
                 if let Some(side) = line.sides.get_mut(towards.index()) {
-                    side.announced = true;
+                    side.announced.current = true;
                     rewrite.port = side.pair.rtp().port();
                     let address = SocketAddr::new(advertised, rewrite.port);
                     let context = &mut plane.keying.context();

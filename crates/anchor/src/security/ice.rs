@@ -6,8 +6,10 @@ use config::Ice;
 use core::time::Duration;
 use engine::{DropReason, SocketId, Time};
 use protect::ice::{Agent, CONSENT, IceCandidate, IceCredentials, IceEvent, IceRole, LiteAgent};
+use protect::stun::{StunMessage, attribute, message_type};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
+use wire::stun::{MediaProtocol, media_protocol};
 
 /// Interval at which the peer's consent is checked for a lite agent (RFC 7675).
 const CONSENT_CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -173,6 +175,23 @@ impl IceAgent {
             IceAgent::Lite(lite, _) => lite.admits(source),
             IceAgent::Full(agent) => agent.admits(source),
         }
+    }
+
+    /// Whether a datagram is for this agent, and not for that of a party which has no answer to its offer yet: a check
+    /// names our fragment, only this agent has sent checks, and it knows the sources of its peer.
+    pub(super) fn claims(&self, source: SocketAddr, bytes: &[u8]) -> bool {
+        if media_protocol(bytes) != MediaProtocol::Stun {
+            return self.admits(source);
+        }
+        let Some(message) = StunMessage::parse(bytes) else {
+            return false;
+        };
+        let fragment = self.local().fragment().as_bytes();
+        let name = message.attribute(attribute::USERNAME);
+        message.message_type() != message_type::BINDING_REQUEST
+            || name
+                .and_then(|name| name.strip_prefix(fragment))
+                .is_some_and(|rest| rest.first() == Some(&b':'))
     }
 
     /// Processes a STUN datagram from the line's port.

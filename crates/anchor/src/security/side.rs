@@ -41,6 +41,8 @@ pub struct MediaEndpoint {
     pub signalled: Option<SocketAddr>,
     /// Allowed sources, without ICE.
     pub latching: Latching,
+    /// The party has had this port, which another one is about to take over.
+    pub is_former: bool,
 }
 
 /// Description of a failed negotiation; it never contains a key.
@@ -757,6 +759,15 @@ impl SideSecurity {
             bundled: mid.clone().filter(|_| bundled),
             lite: kind == Ice::Lite,
             foreign: false,
+        }
+    }
+
+    /// Whether a datagram is for this party, where another one is about to take over its port.
+    pub fn claims(&self, source: SocketAddr, bytes: &[u8]) -> bool {
+        let association = self.association.as_deref();
+        match &self.ice {
+            Some(ice) => ice.claims(source, bytes),
+            None => association.is_some_and(|existing| existing.peer == Some(source)),
         }
     }
 

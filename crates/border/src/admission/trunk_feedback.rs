@@ -10,6 +10,14 @@ use engine::{EventKind, Time};
 use sip::{Endpoint, Indication};
 use wire::sip::{Message, Throttle};
 
+/// A call that counts for the call rate of a trunk.
+#[derive(Debug)]
+pub(crate) struct CountedCall {
+    trunk: TrunkId,
+    /// Time for which it counts.
+    at: Time,
+}
+
 impl AdmissionControl {
     /// Sets feedback for neighbours, which a reload does not change, and removes that of trunks, at start and reload.
     pub(crate) fn reset_feedback(&mut self, ctx: &Ctx, endpoint: &mut Endpoint) {
@@ -28,12 +36,40 @@ impl AdmissionControl {
         }
     }
 
-    /// Counts a call that is sent to a trunk.
+    /// Counts a call that is sent to a trunk, and that its call rate does not limit.
     pub(crate) fn record_call_to(&mut self, config: &Config, trunk: Option<TrunkId>, now: Time) {
-        let limited = trunk.and_then(|trunk| Some((trunk, config.trunk(trunk)?.max_calls_per_s?)));
-        if let Some((trunk, most)) = limited {
+        if let Some((trunk, most)) = call_rate(config, trunk) {
             self.throttles.lock().record_call(trunk, most, now);
         }
+    }
+
+    /// Counts a call that is about to be sent to a trunk; one that is not sent after all is withdrawn.
+    ///
+    /// # Errors
+    /// The trunk and its call rate, which the call would exceed. Emergency calls are never limited.
+    pub(crate) fn admit_call_to(
+        &mut self,
+        ctx: &Ctx,
+        trunk: Option<TrunkId>,
+        invite: &Message<'_>,
+    ) -> Result<Option<CountedCall>, (TrunkId, u32)> {
+        let Some((trunk, most)) = call_rate(&ctx.config, trunk) else {
+            return Ok(None);
+        };
+        let is_limited = !is_emergency(&ctx.config, invite.request_uri());
+        let mut throttles = self.throttles.lock();
+        let at = match is_limited {
+            true => throttles.admit_call(trunk, most, ctx.now),
+            false => Some(throttles.record_call(trunk, most, ctx.now)),
+        };
+        let at = at.ok_or((trunk, most))?;
+        Ok(Some(CountedCall { trunk, at }))
+    }
+
+    /// Removes a counted call that was not sent.
+    pub(crate) fn withdraw_call(&mut self, counted: CountedCall) {
+        let CountedCall { trunk, at } = counted;
+        self.throttles.lock().withdraw_call(trunk, at);
     }
 
     /// Applies the feedback in a response of a trunk's target.
@@ -79,16 +115,10 @@ impl AdmissionControl {
             });
         }
     }
+}
 
-    /// The call rate of a trunk, if a further call would exceed it. Emergency calls are never limited.
-    pub(crate) fn exceeded_rate(
-        &self,
-        ctx: &Ctx,
-        trunk: TrunkId,
-        invite: &Message<'_>,
-    ) -> Option<u32> {
-        let most = ctx.config.trunk(trunk)?.max_calls_per_s?;
-        let is_exceeded = !(self.throttles).read(|all| all.admits_call(trunk, most, ctx.now));
-        (is_exceeded && !is_emergency(&ctx.config, invite.request_uri())).then_some(most)
-    }
+/// A trunk with a call rate, and this rate.
+fn call_rate(config: &Config, trunk: Option<TrunkId>) -> Option<(TrunkId, u32)> {
+    let trunk = trunk?;
+    Some((trunk, config.trunk(trunk)?.max_calls_per_s?))
 }

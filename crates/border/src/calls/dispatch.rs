@@ -333,6 +333,9 @@ impl Calls<'_> {
                 Alarm::Keying(key) => self.handle_keying_timeout(key),
                 Alarm::NodeQuery(key) => self.parts.query_node_about_call(key),
                 Alarm::FailoverRetry(key) => self.parts.requeue_failover(key),
+                Alarm::AnnouncePorts(key, tries) => {
+                    TransferControl::new(self).announce_ports(key, tries);
+                }
                 Alarm::PinTimeout(key) => ConferenceCalls::new(self).pin_timeout(key),
                 Alarm::ConferenceQueryStep(number) => {
                     ConferenceCalls::new(self).query_next_participants(number)

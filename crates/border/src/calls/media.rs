@@ -5,6 +5,7 @@ use crate::calls::Call;
 use crate::calls::conference::ConferenceCalls;
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::table::OngoingCalls;
+use crate::calls::transfer::TransferControl;
 use crate::components::{Calls, Components};
 use crate::shared::{Alarm, Ctx};
 use anchor::security::call::{MediaNotice, MediaStatus, unexpected_reason};
@@ -111,6 +112,7 @@ impl Calls<'_> {
             return;
         };
         let number = call.number;
+        let is_participant = call.kind.participant().is_some();
         let media = call.media.anchored();
         let logged = media.is_some_and(CallMedia::has_replaced_pairs);
         let plane = &mut self.parts.media.plane;
@@ -123,12 +125,14 @@ impl Calls<'_> {
         let events = &mut self.parts.ctx.events;
         if !logged {
             events.tell(now, || match &replaced {
-                PortReplacement::By(instead) => EventKind::MediaPortInUse {
-                    call: number,
-                    address: failed.address(),
-                    error: failed.error.to_owned(),
-                    replacement: instead.to_string(),
-                },
+                PortReplacement::By(instead) | PortReplacement::Reannounced(instead) => {
+                    EventKind::MediaPortInUse {
+                        call: number,
+                        address: failed.address(),
+                        error: failed.error.to_owned(),
+                        replacement: instead.to_string(),
+                    }
+                }
                 _ => failed.event("media"),
             });
         }
@@ -137,6 +141,13 @@ impl Calls<'_> {
             PortReplacement::By(_) => {
                 self.parts.ctx.counters.ports_taken += 1;
                 self.resume_call(slot);
+            }
+            PortReplacement::Reannounced(_) if is_participant => {
+                self.give_up(slot, Reason::MediaPort);
+            }
+            PortReplacement::Reannounced(_) => {
+                self.parts.ctx.counters.ports_taken += 1;
+                TransferControl::new(self).announce_ports_later(slot, 0);
             }
             PortReplacement::WithoutRtcp => {}
             PortReplacement::Exhausted(pool) => {

@@ -1,6 +1,6 @@
 //! Third-party call control: connecting two legs that did not call each other. Used for transfer (REFER carried out by
 //! us, RFC 3515, RFC 5589), INVITE with Replaces (RFC 3891), session refreshes of peers without UPDATE (RFC 4028), and
-//! moves to another media node.
+//! moves to another media node or port.
 //!
 //! One leg is asked for an offer (or has just sent one), the other gets it by re-INVITE, and its answer is sent in the
 //! ACK of the first (RFC 3725 flow I; the side that may ring for long is asked first, so that no 2xx has to wait).
@@ -613,7 +613,13 @@ impl TransferControl<'_> {
         }
         let moves = matches!(join.purpose, Purpose::Reanchor { .. });
         match (good, moves) {
-            (true, true) => self.parts.reanchored(slot),
+            (true, true) => {
+                let call = self.parts.calls.get_mut(slot);
+                if let Some(media) = call.and_then(|call| call.media.anchored_mut()) {
+                    media.forget_former_ports();
+                }
+                self.parts.reanchored(slot);
+            }
             (true, false) => {}
             (false, true) if self.parts.is_without_node(slot) => self.reanchor_later(slot),
             (false, _) => {

@@ -214,6 +214,12 @@ pub(super) async fn sizes(client: &Client) -> Result<BTreeMap<i64, u64>, Databas
     Ok(sizes)
 }
 
+/// The clock of the server, microseconds since the Unix epoch.
+pub(super) async fn clock(client: &Client) -> Result<i64, DatabaseError> {
+    let select = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+    Ok(client.query_typed_one(select, &[]).await?.try_get(0)?)
+}
+
 /// Removes the partitions of a day.
 pub(super) async fn drop_day(client: &Client, day: i64) -> Result<(), DatabaseError> {
     let name = day_name(day);

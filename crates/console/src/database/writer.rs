@@ -7,6 +7,7 @@ use super::rows::{Batch, PendingMessages, RefusedRows, Value};
 use crate::call::{CallKind, CallState, StoredCall};
 use crate::index::OpenCalls;
 use crate::losses::{LossCounts, LossReport, Losses};
+use crate::retention::RetentionClock;
 use crate::secure::{is_secure, reduce};
 use crate::segment::StoredMessage;
 use crate::settings::{DatabaseSettings, StoreNote, StoreSettings};
@@ -95,6 +96,9 @@ pub(crate) struct DatabaseWriter {
     committed: i64,
     swept: i64,
     checked: i64,
+    retention: RetentionClock,
+    /// Time of the machine's clock; `i64::MAX`: unknown.
+    pub(crate) wall_clock: i64,
 }
 
 impl DatabaseWriter {
@@ -130,6 +134,8 @@ impl DatabaseWriter {
             committed: now,
             swept: now,
             checked: i64::MIN / 2,
+            retention: RetentionClock::default(),
+            wall_clock: i64::MAX,
         };
         match writer.connect(now) {
             Ok(()) => {}
@@ -432,11 +438,20 @@ impl DatabaseWriter {
             session.days.extend(days);
         }
         let sizes = connection.run(LAYOUT_LIMIT, layout::sizes)?;
+        // Other borders share the server's clock: one with a wrong clock must not remove their history.
+        let server = connection.run(LAYOUT_LIMIT, layout::clock)?;
+        let days_ahead = self.retention.days_ahead(now, server.min(self.wall_clock));
         let oldest = now - i64::from(self.settings.retention_days) * DAY;
         let mut total: u64 = sizes.values().sum();
         let (mut removed, mut is_read) = (None, false);
         for (&day, size) in &sizes {
-            let is_old = (day + 1) * DAY <= oldest;
+            let mut is_old = (day + 1) * DAY <= oldest;
+            if let Some(days) = days_ahead.filter(|_| is_old) {
+                is_old = false;
+                if self.retention.take_report() {
+                    self.notes.push(StoreNote::ClockAhead { days });
+                }
+            }
             if day >= today || !is_old && total <= self.settings.size {
                 break;
             }
@@ -581,6 +596,30 @@ mod tests {
             full_text: true,
         };
         DatabaseWriter::open(database, settings, NOW).unwrap()
+    }
+
+    /// A border with a clock that is a year ahead, which others share the database with.
+    #[test]
+    fn wrong_clock_removes_no_day_of_the_database() {
+        let Some(server) = postgres::Server::new(&[], "") else {
+            return;
+        };
+        let name = server.database();
+        let mut writer = open(&server, &name);
+        let exists = format!(
+            "SELECT to_regclass('hornwork.calls_{}') IS NOT NULL",
+            day_name(day_of(NOW))
+        );
+        let present = std::time::UNIX_EPOCH.elapsed().unwrap().as_micros() as i64;
+        writer.remove_old(present + 366 * DAY).unwrap();
+        assert_eq!(server.psql(&name, &exists).as_deref(), Some("t"));
+        let note = writer.next_note();
+        assert!(
+            matches!(note, Some(StoreNote::ClockAhead { .. })),
+            "{note:?}"
+        );
+        writer.remove_old(present).unwrap();
+        assert_eq!(server.psql(&name, &exists).as_deref(), Some("f"));
     }
 
     /// Another border removes a partition while this one asks for the sizes.

@@ -3,8 +3,10 @@
 
 use super::form;
 use crate::full_disk::{append_whole, is_full};
+use crate::history::clock_warning;
 use crate::log::timestamp;
 use config::{RecordFormat, RecordsSpec};
+use console::{RetentionClock, newest_change};
 use engine::record::CallRecord;
 use net::Clock;
 use serde_json::{Map, Value};
@@ -228,6 +230,12 @@ pub(super) struct RecordFolder {
     interrupted: WrittenChunk,
     /// Time of the last removal of old files, nanoseconds since 1970; 0: none yet.
     removed_at: u64,
+    retention: RetentionClock,
+}
+
+/// Microseconds of nanoseconds.
+fn micros(nanos: u64) -> i64 {
+    i64::try_from(nanos / 1_000).unwrap_or(i64::MAX)
 }
 
 impl RecordFolder {
@@ -243,6 +251,9 @@ impl RecordFolder {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
+        // Before this run changes the files.
+        let newest = newest_change(&spec.folder);
+        let retention = RetentionClock::in_folder(&spec.folder, newest, micros(now));
         let ndjson = || RecordFile {
             ending: "ndjson",
             header: String::new(),
@@ -274,6 +285,7 @@ impl RecordFolder {
             dirty: false,
             interrupted: WrittenChunk::default(),
             removed_at: 0,
+            retention,
         };
         let cut = folder.running_before()?;
         for file in &mut folder.files {
@@ -455,7 +467,7 @@ impl RecordFolder {
     }
 
     /// Removes rotated files beyond the configured age and size.
-    pub(super) fn remove_old(&self, now: u64) -> io::Result<()> {
+    pub(super) fn remove_old(&mut self, now: u64) -> io::Result<()> {
         let mut rotated = Vec::new();
         for entry in std::fs::read_dir(&self.spec.folder)? {
             let entry = entry?;
@@ -470,10 +482,19 @@ impl RecordFolder {
             }
         }
         rotated.sort();
+        // The time is that of the machine's clock, which is not compared with itself.
+        let days_ahead = self.retention.days_ahead(micros(now), i64::MAX);
         let mut total: u64 = rotated.iter().map(|(_, _, length, _)| length).sum();
         for (_, path, length, modified) in rotated {
             let age = u128::from(now).saturating_sub(modified);
-            let old = self.spec.keep.is_some_and(|keep| age > keep.as_nanos());
+            let mut old = self.spec.keep.is_some_and(|keep| age > keep.as_nanos());
+            if let Some(days) = days_ahead.filter(|_| old) {
+                old = false;
+                if self.retention.take_report() {
+                    let folder = self.spec.folder.display();
+                    tracing::warn!("call records in {folder}: {}", clock_warning(days));
+                }
+            }
             let large = self.spec.keep_bytes.is_some_and(|most| total > most);
             if old || large {
                 unless_gone(std::fs::remove_file(path))?;
@@ -804,6 +825,30 @@ mod tests {
         write();
         files.rotate(now + 2 * day + 1).unwrap();
         assert!(old.exists());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn wrong_clock_at_the_start_removes_no_file() {
+        let folder = scratch("clock");
+        let spec = spec(&folder, RecordFormat::Ndjson);
+        std::fs::create_dir(&folder).unwrap();
+        let old = folder.join("cdr-20231101T000000000000Z.ndjson");
+        std::fs::write(&old, "{}\n").unwrap();
+        let right = UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+        let day = 86_400_000_000_000;
+        let wrong = right + 3_650 * day;
+        for _ in 0..2 {
+            let (mut files, _) = RecordFolder::open(&spec, wrong).unwrap();
+            files.rotate(wrong).unwrap();
+            assert!(old.exists());
+        }
+        // The clock was set: the age of the file is right again.
+        let (mut files, _) = RecordFolder::open(&spec, wrong).unwrap();
+        files.rotate(right + day / 2).unwrap();
+        assert!(old.exists());
+        files.rotate(right + 2 * day).unwrap();
+        assert!(!old.exists());
         std::fs::remove_dir_all(&folder).unwrap();
     }
 

@@ -239,10 +239,28 @@ fn expired_certificate_does_not_keep_the_border_down() {
     let messages = process.log();
     assert!(messages.contains("state=expired"), "{messages}");
     assert!(messages.contains("alarm=certificate"), "{messages}");
-    // It is in use, so that other changes take effect.
+    // Other changes take effect: `systemctl reload` checks the file before it sends SIGHUP.
+    let file = folder.join("hornwork.toml");
+    for (arguments, code) in [(&["check"][..], 0), (&["check", "--strict"], 2)] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hornwork"));
+        let output = command.args(arguments).arg(&file).output().expect("check");
+        let found = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        let mut warnings = found.lines().filter(|line| line.starts_with("WARNING: "));
+        let names_it =
+            |line: &str| line.contains("first.pem: the certificate expired on 2001-12-31");
+        assert!(warnings.any(names_it), "{found}");
+    }
     process.signal("HUP");
     common_until(&process, "configuration_reloaded");
-    // Another one that has expired is a mistake.
+    // A valid one takes its place, and is not replaced by an expired one.
+    authority.issue("first", "first.example.com");
+    process.signal("HUP");
+    let end = Instant::now() + Duration::from_secs(10);
+    while process.log().matches("configuration_reloaded").count() < 2 {
+        assert!(Instant::now() < end, "not reloaded: {}", process.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
     authority.issue_until("first", "first.example.com", 2002);
     process.signal("HUP");
     common_until(&process, "configuration_refused");
@@ -589,12 +607,6 @@ fn invalid_files_are_reported_with_line_and_remedy() {
             "belongs to the certificate",
         ),
         (
-            pair("expired.pem", "expired.key"),
-            6,
-            "expired on 2001-12-31",
-            "valid certificate",
-        ),
-        (
             "clients = \"require\"\nclient_ca = \"empty.pem\"\n".to_owned()
                 + &pair("first.pem", "first.key"),
             6,
@@ -610,6 +622,16 @@ fn invalid_files_are_reported_with_line_and_remedy() {
         );
         assert!(messages.contains(what), "{tls}: {messages}");
         assert!(messages.contains(remedy), "{tls}: {messages}");
+    }
+    // The border starts with it.
+    let (code, messages) = check(&pair("expired.pem", "expired.key"));
+    assert_eq!(code, Some(0), "{messages}");
+    for part in [
+        "WARNING: hornwork.toml:6:",
+        "expired on 2001-12-31",
+        "valid certificate",
+    ] {
+        assert!(messages.contains(part), "no {part:?}: {messages}");
     }
 }
 

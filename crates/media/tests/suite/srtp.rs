@@ -603,6 +603,48 @@ fn rollover_counters_outlast_many_keys() {
     }
 }
 
+/// A phone, then music on hold with a key of its own, then the phone again: packets that were recorded before the music
+/// are not heard a second time.
+#[test]
+fn key_that_returns_accepts_no_recorded_packet() {
+    let suite = Suite::AesCm128HmacSha1_80;
+    let plan_of = |number| {
+        let keys = Keys {
+            association: 0,
+            local: key(suite, 1),
+            remote: vec![key(suite, number)],
+            window: 0,
+        };
+        plan(Protection::Srtp(Arc::new(keys)), Protection::None)
+    };
+    let update = |forwarder: &mut Forwarder, number| {
+        let plan = Box::new(plan_of(number));
+        forwarder.command(MediaCommand::Update(plan), Time::ZERO);
+    };
+    let mut forwarder = with(plan_of(100));
+    let mut phone = Outbound::new(&key(suite, 100), ContextLimits::default()).unwrap();
+    let send = |forwarder: &mut Forwarder, phone: &mut Outbound, sequence: u16| {
+        let bytes = sealed(phone, &rtp(7, sequence), false);
+        assert!(pass(forwarder, A, PHONE, &bytes).is_ok(), "{sequence}");
+        bytes
+    };
+    let recorded: Vec<Vec<u8>> = (1..6)
+        .map(|sequence| send(&mut forwarder, &mut phone, sequence))
+        .collect();
+    update(&mut forwarder, 101);
+    phone.rekey(&key(suite, 101)).unwrap();
+    for sequence in 6..9 {
+        send(&mut forwarder, &mut phone, sequence);
+    }
+    update(&mut forwarder, 100);
+    phone.rekey(&key(suite, 100)).unwrap();
+    for bytes in &recorded {
+        let replayed = pass(&mut forwarder, A, PHONE, bytes);
+        assert_eq!(replayed, Err(DropReason::SrtpReplayed));
+    }
+    send(&mut forwarder, &mut phone, 9);
+}
+
 /// Another party in the place of the former one, which has its own keys and knows no rollover counters.
 #[test]
 fn keys_of_the_previous_association_are_not_accepted() {

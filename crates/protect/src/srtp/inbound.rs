@@ -16,6 +16,20 @@ const KEY_OVERLAP_PACKETS: u32 = 1024;
 struct SourceDirection {
     window: Window,
     key: u32,
+    /// The highest index of earlier windows, which ended when the sender reset its counters with a new key.
+    former: Option<u64>,
+}
+
+impl SourceDirection {
+    /// The highest index so far.
+    fn highest(&self) -> Option<u64> {
+        self.former.max(Some(self.window.highest()))
+    }
+
+    /// Whether a packet with this index may have been received under a key that returns.
+    fn may_be_recorded(&self, key: &KeyEntry, index: u64) -> bool {
+        key.is_known && self.former.is_some_and(|former| index <= former)
+    }
 }
 
 /// A source of received packets.
@@ -71,7 +85,9 @@ impl Inbound {
     /// last case packets under both are accepted until [`Inbound::retire`], or until the new key has verified a
     /// thousand.
     ///
-    /// A sender that resets its rollover counters with a new key is supported, once for each source and key.
+    /// A sender that resets its rollover counters with a new key is supported, once for each source and key. With a key
+    /// that the context had before, counters continue: otherwise recorded packets would be accepted again, and a sender
+    /// that resets them repeats its keystream (RFC 3711 section 9.1).
     ///
     /// # Errors
     /// Too many keys, or conflicting identifiers.
@@ -145,7 +161,7 @@ impl Inbound {
             }
             let source = position.and_then(|position| self.sources.get(position));
             let flow = source.and_then(|source| source.rtp.as_ref());
-            let guesses = guesses(source, key.id, fields.sequence);
+            let guesses = guesses(source, key, fields.sequence);
             for (nth, guess) in guesses.iter().enumerate() {
                 if let Err(failure) = check_guess(key, flow, *guess) {
                     failures.add(failure);
@@ -205,8 +221,12 @@ impl Inbound {
                 .and_then(|position| self.sources.get(position))
                 .and_then(|source| source.rtcp.as_ref());
             let new_window = match flow {
+                Some(flow) if flow.may_be_recorded(key, u64::from(index)) => {
+                    failures.add(SrtpFailure::Replayed);
+                    continue;
+                }
                 // A key that the source has not used yet may begin at any index: no packet under it was accepted.
-                Some(flow) if key.id <= flow.key => {
+                Some(flow) if key.id <= flow.key || key.is_known => {
                     if let Err(stale) = flow.window.check(u64::from(index)) {
                         failures.add(stale.into());
                         continue;
@@ -278,7 +298,12 @@ impl Inbound {
             let stands = flow.as_ref().map(|flow| flow.window.highest());
             if let Some(highest) = state.filter(|highest| Some(*highest) > stands) {
                 let window = Window::restored(size, highest);
-                *flow = Some(SourceDirection { window, key });
+                let former = flow.as_ref().and_then(|flow| flow.former);
+                *flow = Some(SourceDirection {
+                    window,
+                    key,
+                    former,
+                });
             }
         };
         forward(&mut source.rtp, state.rtp);
@@ -320,6 +345,7 @@ impl Inbound {
                 *flow = Some(SourceDirection {
                     window: Window::new(size, guess.index),
                     key: id,
+                    former: flow.as_ref().and_then(SourceDirection::highest),
                 });
             }
         }
@@ -347,6 +373,7 @@ impl Inbound {
                 *flow = Some(SourceDirection {
                     window: Window::new(size, u64::from(index)),
                     key: id,
+                    former: flow.as_ref().and_then(SourceDirection::highest),
                 });
             }
         }
@@ -410,7 +437,7 @@ fn save_copy<'s>(spare: &'s mut Vec<u8>, packet: &[u8]) -> &'s [u8] {
 
 /// The possible indices of a sequence number, likeliest first.
 #[inline]
-fn guesses(source: Option<&InboundSource>, key: u32, sequence: u16) -> IndexGuesses {
+fn guesses(source: Option<&InboundSource>, key: &KeyEntry, sequence: u16) -> IndexGuesses {
     let mut guesses = IndexGuesses::new();
     let flow = source.and_then(|source| source.rtp.as_ref());
     if let Some(flow) = flow {
@@ -421,7 +448,16 @@ fn guesses(source: Option<&InboundSource>, key: u32, sequence: u16) -> IndexGues
             });
         }
         // Only a key that the source has not used yet may start a new window: no packet under it was accepted before.
-        if key <= flow.key {
+        if key.id <= flow.key {
+            return guesses;
+        }
+        if key.is_known {
+            // The counters that were in use with it may continue.
+            let index = flow.former.and_then(|former| estimate(former, sequence));
+            guesses.extend(index.map(|index| IndexGuess {
+                index,
+                new_window: true,
+            }));
             return guesses;
         }
     }
@@ -457,6 +493,7 @@ fn check_guess(
         return Err(SrtpFailure::KeyExhausted);
     }
     match flow {
+        Some(flow) if flow.may_be_recorded(key, guess.index) => Err(SrtpFailure::Replayed),
         // Without tags a replay cannot be distinguished from a forgery, so there is no replay protection (RFC 3711
         // section 3.3.2).
         Some(flow) if !guess.new_window && key.rtp().authenticates() => {

@@ -3,13 +3,17 @@
 use super::key::MAX_SRTCP_PACKETS;
 use super::transform::Transform;
 use super::{KeyError, MasterKey};
+use core::hash::Hasher as _;
 use smallvec::SmallVec;
+use std::hash::DefaultHasher;
 
 /// Largest number of master keys of a context. A packet without an identifier may be tried with each of them.
 pub const MAX_KEYS: usize = 8;
 /// Sets of derived session keys cached per master key with a key derivation rate: the present and the previous epoch,
 /// for SRTP and SRTCP.
 const DERIVED: usize = 4;
+/// Latest keys that a context remembers to have had.
+const MAX_KNOWN: usize = 64;
 
 /// Consumption of a master key's lifetime; the larger share of SRTP and SRTCP counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +44,10 @@ pub(super) struct KeyEntry {
     pub used: KeyUse,
     /// Packets unprotected with newer keys since this one was last used.
     pub idle: u32,
+    /// Whether the context had the key before: packets of that time may have been recorded.
+    pub is_known: bool,
+    /// See [`hash_of`].
+    hash: u64,
     range: Option<(u64, u64)>,
     rtp: Transform,
     rtcp: Transform,
@@ -74,6 +82,8 @@ impl KeyEntry {
                 srtcp_limit: master.lifetime().min(MAX_SRTCP_PACKETS),
             },
             idle: 0,
+            is_known: false,
+            hash: hash_of(master),
             range: master.range,
             rtp: Transform::derive(master, false, 0).map_err(bad)?,
             rtcp: Transform::derive(master, true, 0).map_err(bad)?,
@@ -170,6 +180,15 @@ pub(super) struct Keyring {
     /// The first key is stored inline: it saves a packet one pointer access.
     pub keys: SmallVec<[KeyEntry; 1]>,
     next: u32,
+    /// Hashes of the latest keys of the context. A peer that finds two keys with one hash harms itself only.
+    known: SmallVec<[u64; 2]>,
+}
+
+/// Recognises a key that a context had before.
+fn hash_of(master: &MasterKey) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(master.key_and_salt());
+    hasher.finish()
 }
 
 impl Keyring {
@@ -177,6 +196,7 @@ impl Keyring {
         let mut ring = Keyring {
             keys: SmallVec::new(),
             next: 0,
+            known: SmallVec::new(),
         };
         ring.add(master)?;
         Ok(ring)
@@ -190,15 +210,33 @@ impl Keyring {
         if self.keys.iter().any(|key| key.conflicts_with(master.mki())) {
             return Err(KeyError::MkiConflict);
         }
-        self.keys.push(KeyEntry::new(self.next, master)?);
-        self.next += 1;
+        let added = KeyEntry::new(self.next, master)?;
+        self.push(added);
         Ok(self.keys.len() - 1)
+    }
+
+    fn push(&mut self, mut added: KeyEntry) {
+        added.is_known = self.known.contains(&added.hash);
+        if !added.is_known {
+            if self.known.len() >= MAX_KNOWN {
+                self.known.remove(0);
+            }
+            self.known.push(added.hash);
+        }
+        self.keys.push(added);
+        self.next += 1;
     }
 
     /// Adds a key, for which conflicting ones are removed, and the one that has not been used for longest if there are
     /// too many.
     pub fn replace(&mut self, master: &MasterKey) -> Result<(), KeyError> {
-        let added = KeyEntry::new(self.next, master)?;
+        let mut added = KeyEntry::new(self.next, master)?;
+        let mut present = self.keys.iter();
+        if let Some(at) = present.position(|key| key.hash == added.hash) {
+            // Its lifetime goes on.
+            let before = self.keys.remove(at).used;
+            (added.used.srtp, added.used.srtcp) = (before.srtp, before.srtcp);
+        }
         self.keys.retain(|key| !key.conflicts_with(master.mki()));
         if self.keys.len() >= MAX_KEYS {
             let places = self.keys.iter().enumerate();
@@ -207,8 +245,7 @@ impl Keyring {
                 self.keys.remove(at);
             }
         }
-        self.keys.push(added);
-        self.next += 1;
+        self.push(added);
         Ok(())
     }
 

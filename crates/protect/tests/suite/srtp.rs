@@ -511,7 +511,7 @@ fn counters_may_be_reset_with_a_new_key() {
         let (old, new) = (key(suite, 30), key(suite, 31));
         let (mut outbound_context, mut inbound_context) = (outbound(&old), inbound(&old));
         assert!(outbound_context.set_rollover(SSRC, 1) && inbound_context.set_rollover(SSRC, 1));
-        let mut recorded = Vec::new();
+        let (mut recorded, mut reports) = (Vec::new(), Vec::new());
         for sequence in 10..20 {
             let protected =
                 protect_packet(&mut outbound_context, &rtp(SSRC, sequence, b"old")).unwrap();
@@ -519,6 +519,7 @@ fn counters_may_be_reset_with_a_new_key() {
             recorded.push(protected);
             let protected = protect_rtcp_packet(&mut outbound_context, &rtcp(SSRC, "old")).unwrap();
             unprotect_rtcp_packet(&mut inbound_context, &protected).unwrap();
+            reports.push(protected);
         }
         inbound_context.add(&new).unwrap();
         let mut afresh = outbound(&new);
@@ -540,6 +541,21 @@ fn counters_may_be_reset_with_a_new_key() {
                 "a replay under the old key"
             );
         }
+        // The old key returns, and its counters continue.
+        inbound_context.replace(&old).unwrap();
+        assert_eq!(inbound_context.keys(), 2);
+        for (packet, report) in recorded.iter().zip(&reports) {
+            let replayed = Err(SrtpFailure::Replayed);
+            assert_eq!(unprotect_packet(&mut inbound_context, packet), replayed);
+            assert_eq!(
+                unprotect_rtcp_packet(&mut inbound_context, report),
+                replayed
+            );
+        }
+        let next = protect_packet(&mut outbound_context, &rtp(SSRC, 21, b"old")).unwrap();
+        assert!(unprotect_packet(&mut inbound_context, &next).is_ok());
+        let next = protect_rtcp_packet(&mut outbound_context, &rtcp(SSRC, "old")).unwrap();
+        assert!(unprotect_rtcp_packet(&mut inbound_context, &next).is_ok());
     }
 }
 

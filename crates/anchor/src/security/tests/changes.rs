@@ -161,6 +161,55 @@ fn hears(rig: &mut MediaRig, callee: &mut Contexts, sequence: u16) {
     assert_eq!(unprotected(callee, &out), plain);
 }
 
+/// A transfer to another party in the same pool: until its answer the former party has media on the port that both
+/// share, and its checks of consent (RFC 7675) are answered.
+#[test]
+fn former_party_keeps_its_consent_until_the_answer_of_another_one() {
+    let mut rig = with_dtls(security(SrtpPolicy::Require, Keying::Dtls, true), None);
+    let mut browser = WebRtcPeer::new();
+    let audio = |peer: &WebRtcPeer, ufrag: &str| {
+        let attributes = peer.attributes("actpass", ufrag);
+        let attributes: Vec<&str> = attributes.iter().map(String::as_str).collect();
+        sdp(1, 9, "UDP/TLS/RTP/SAVPF", &attributes)
+    };
+    rig.offer(Side::Caller, &audio(&browser, "brow")).unwrap();
+    let plain = sdp(2, 5000, "RTP/AVP", &[]);
+    let answer = rig.answer(Side::Callee, &plain, false).unwrap();
+    browser.check(&mut rig, Side::Caller, &answer, "brow");
+    browser.handshake(&mut rig, Side::Caller, &answer);
+    browser.talk(&mut rig, Side::Caller, 1);
+    let mut other = WebRtcPeer::new();
+    other.address = addr("10.9.9.8:6000");
+    let media = rig.call.side(Side::Caller).clone();
+    let change = |rig: &mut MediaRig, other: &WebRtcPeer| {
+        rig.call
+            .try_side(&mut rig.plane, Side::Caller, media.clone())
+            .unwrap();
+        rig.offer(Side::Caller, &audio(other, "othr")).unwrap();
+    };
+    change(&mut rig, &other);
+    browser.check(&mut rig, Side::Caller, &answer, "brow");
+    browser.talk(&mut rig, Side::Caller, 2);
+    // The offer is refused.
+    rig.call.abandon(&mut rig.plane);
+    rig.call.restore_side(&mut rig.plane);
+    rig.drain();
+    browser.check(&mut rig, Side::Caller, &answer, "brow");
+    browser.talk(&mut rig, Side::Caller, 3);
+    // The next one is answered.
+    change(&mut rig, &other);
+    browser.check(&mut rig, Side::Caller, &answer, "brow");
+    let second = rig.answer(Side::Callee, &plain, false).unwrap();
+    rig.call.keep_side(&mut rig.plane);
+    rig.drain();
+    rig.wire.clear();
+    other.check(&mut rig, Side::Caller, &second, "othr");
+    other.handshake(&mut rig, Side::Caller, &second);
+    other.talk(&mut rig, Side::Caller, 4);
+    rig.call.release(&mut rig.plane);
+    assert_eq!((rig.plane.ports_in_use(), rig.plane.sockets.busy()), (0, 0));
+}
+
 #[test]
 fn another_party_gets_new_keys_and_new_rollover_counters() {
     for (pool, suite) in [

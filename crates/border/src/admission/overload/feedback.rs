@@ -94,7 +94,8 @@ const SECOND: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub struct Throttles {
     targets: BTreeMap<TrunkTarget, Throttled>,
-    /// Times of the last calls to each trunk with `max_calls_per_s`, as many as it allows.
+    /// Times of the last calls to each trunk with `max_calls_per_s`, in their order: as many as it allows, and those of
+    /// the last second beyond, which are emergency calls.
     calls: BTreeMap<TrunkId, VecDeque<Time>>,
 }
 
@@ -167,7 +168,7 @@ impl Throttles {
     }
 
     /// Whether a call may be sent to a trunk that takes `most` in any second.
-    pub fn admits_call(&self, trunk: TrunkId, most: u32, now: Time) -> bool {
+    fn admits_call(&self, trunk: TrunkId, most: u32, now: Time) -> bool {
         let Some(sent) = self.calls.get(&trunk) else {
             return true;
         };
@@ -176,13 +177,35 @@ impl Throttles {
         before.is_none_or(|before| now.since(*before) >= SECOND)
     }
 
-    /// Counts a call that is sent to a trunk that takes `most` in any second.
-    pub fn record_call(&mut self, trunk: TrunkId, most: u32, now: Time) {
+    /// Counts a call to a trunk that takes `most` in any second, unless it would exceed them: in one step, so that
+    /// workers together do not exceed them. Returns the time for which it counts, for [`Throttles::withdraw_call`].
+    pub fn admit_call(&mut self, trunk: TrunkId, most: u32, now: Time) -> Option<Time> {
+        self.admits_call(trunk, most, now)
+            .then(|| self.record_call(trunk, most, now))
+    }
+
+    /// Counts a call that no rate limits; otherwise as [`Throttles::admit_call`].
+    pub fn record_call(&mut self, trunk: TrunkId, most: u32, now: Time) -> Time {
+        let most = most as usize;
         let sent = self.calls.entry(trunk).or_default();
-        while sent.len() >= most as usize {
+        while sent.len() >= most
+            && (sent.len() >= 2 * most || sent.front().is_some_and(|at| now.since(*at) >= SECOND))
+        {
             sent.pop_front();
         }
-        sent.push_back(now);
+        // The turn of another worker may have begun a moment later.
+        let at = sent.back().map_or(now, |last| now.max(*last));
+        sent.push_back(at);
+        at
+    }
+
+    /// Removes a call that was counted for this time and then not sent.
+    pub fn withdraw_call(&mut self, trunk: TrunkId, at: Time) {
+        if let Some(sent) = self.calls.get_mut(&trunk)
+            && let Some(index) = sent.iter().rposition(|one| *one == at)
+        {
+            sent.remove(index);
+        }
     }
 
     /// Removes all feedback: trunk indices have changed.
@@ -291,8 +314,7 @@ mod tests {
         let mut now = Time::from_secs(10);
         for _ in 0..20_000 {
             now += Duration::from_micros(entropy.below(20_000));
-            if throttles.admits_call(trunk, 30, now) {
-                throttles.record_call(trunk, 30, now);
+            if throttles.admit_call(trunk, 30, now).is_some() {
                 sent.push(now);
             }
         }
@@ -311,6 +333,36 @@ mod tests {
         assert!(!throttles.admits_call(trunk, 1, now));
         throttles.record_call(trunk, 1, now);
         assert!(throttles.admits_call(trunk, 1, now + SECOND));
+    }
+
+    /// Workers whose turns began at different times, and a call that is not sent after all.
+    #[test]
+    fn workers_together_exceed_no_call_rate() {
+        let (mut throttles, trunk) = (Throttles::default(), TrunkId(3));
+        let now = Time::from_secs(10);
+        let earlier = Time(now.0 - 5_000_000);
+        let first = throttles.admit_call(trunk, 2, now);
+        assert_eq!(first, Some(now));
+        let second = throttles.admit_call(trunk, 2, earlier);
+        assert_eq!(second, Some(now), "counted in order");
+        assert_eq!(throttles.admit_call(trunk, 2, earlier), None);
+        assert_eq!(throttles.admit_call(trunk, 2, earlier + SECOND), None);
+        // It has left room for one.
+        throttles.withdraw_call(trunk, now);
+        assert!(throttles.admit_call(trunk, 2, now).is_some());
+        assert_eq!(throttles.admit_call(trunk, 2, now), None);
+        // Emergency calls count, and one that is withdrawn leaves the others counted.
+        let emergency = throttles.record_call(trunk, 2, now);
+        throttles.withdraw_call(trunk, emergency);
+        assert_eq!(throttles.admit_call(trunk, 2, now), None);
+        for _ in 0..100 {
+            throttles.record_call(trunk, 2, now);
+        }
+        assert_eq!(throttles.calls[&trunk].len(), 4, "bounded");
+        let later = now + SECOND;
+        assert!(throttles.admit_call(trunk, 2, later).is_some());
+        assert!(throttles.admit_call(trunk, 2, later).is_some());
+        assert_eq!(throttles.admit_call(trunk, 2, later), None);
     }
 
     /// Each server counts its own sequence: one of a lower number is not older feedback of another.

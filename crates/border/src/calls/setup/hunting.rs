@@ -155,12 +155,6 @@ impl Calls<'_> {
         let Some(hop) = call.kind.set_up().and_then(|set_up| set_up.hops.get(index)) else {
             return;
         };
-        if let Some(trunk) = hop.trunk
-            && let Components { ctx, admission, .. } = &*self.parts
-            && let Some(most) = admission.exceeded_rate(ctx, trunk, invite)
-        {
-            return self.skip_hop_by_rate(slot, (trunk, most), invite);
-        }
         if matches!(hop.place, StepTarget::Name(..)) {
             return self.parts.locate_hop(slot, index, invite);
         }
@@ -170,9 +164,22 @@ impl Calls<'_> {
             }
             return;
         };
+        let trunk = hop.trunk;
         let flow = with_hop_certificate_name(self.endpoint, &self.parts.ctx.config, flow, hop);
         let target = HopTarget { slot, index, flow };
-        if let Err(why) = self.call_hop(target, invite) {
+        // Counted before the INVITE is sent: another worker may send one to the same trunk at this moment.
+        let Components { ctx, admission, .. } = &mut *self.parts;
+        let counted = match admission.admit_call_to(ctx, trunk, invite) {
+            Ok(counted) => counted,
+            Err(exceeded) => return self.skip_hop_by_rate(slot, exceeded, invite),
+        };
+        let called = self.call_hop(target, invite);
+        if let Some(counted) = counted
+            && !matches!(called, Ok(true))
+        {
+            self.parts.admission.withdraw_call(counted);
+        }
+        if let Err(why) = called {
             if let HopError::Rule(rule, line) = &why {
                 self.report_refusing_rule(slot, *rule, line.status);
             }
@@ -210,7 +217,8 @@ impl Calls<'_> {
             .tell(ctx.now, || EventKind::RuleRefused { rule, call, status });
     }
 
-    fn call_hop(&mut self, target: HopTarget, invite: &Message<'_>) -> Result<(), HopError> {
+    /// Sends the offer and the INVITE to a hop. Returns whether they were sent: the hop may wait for media sockets.
+    fn call_hop(&mut self, target: HopTarget, invite: &Message<'_>) -> Result<bool, HopError> {
         let HopTarget { slot, index, flow } = target;
         let mut buffers = std::mem::take(&mut self.parts.calls.buffers);
         buffers.sdp.clear();
@@ -227,14 +235,15 @@ impl Calls<'_> {
             Err(error) => Err(self.anchor_refusal(error)),
         };
         self.parts.calls.buffers = buffers;
-        if let Some((leg, mark)) = result? {
-            if let (Some(mark), Some(call)) = (mark, self.parts.calls.get_mut(slot)) {
-                // An INVITE that returns with the Request-URI set by header rules has looped.
-                call.uri_hash = mark;
-            }
-            self.branch_began(slot, index, (leg, &flow));
+        let Some((leg, mark)) = result? else {
+            return Ok(false);
+        };
+        if let (Some(mark), Some(call)) = (mark, self.parts.calls.get_mut(slot)) {
+            // An INVITE that returns with the Request-URI set by header rules has looped.
+            call.uri_hash = mark;
         }
-        Ok(())
+        self.branch_began(slot, index, (leg, &flow));
+        Ok(true)
     }
 
     /// Calls the hops that waited for media sockets.
@@ -451,7 +460,6 @@ impl Calls<'_> {
         if let Some(target) = target {
             self.parts.admission.record_request_to(target, now);
         }
-        self.parts.admission.record_call_to(&config, trunk, now);
         self.parts.trunks.begin_call(trunk);
     }
 

@@ -15,7 +15,7 @@ use sip::{LegId, ServerTransaction, TransactionId};
 pub(crate) enum Purpose {
     /// Refresh of the session of this side.
     Refresh,
-    /// Move of the media of the call to another media node.
+    /// Move of the media of the call to another media node, or to another port of the border.
     Reanchor {
         /// Whether the other side was asked for an offer before, without success.
         swapped: bool,
