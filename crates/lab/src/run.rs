@@ -9,6 +9,7 @@ use crate::figures::{self, ThresholdCheck};
 pub use crate::files::write_json;
 use crate::hops::{self, DelaySplit};
 use crate::link;
+use crate::not_judged::{NOT_JUDGED, NotJudged};
 use crate::peak;
 use crate::progress::Display;
 use crate::raw::{self, CUT_SHORT, FORMAT, MachineRecord, RawWriter, RunRecord, TrialRecord};
@@ -596,7 +597,7 @@ fn judge(
     }
     let mut remarks = outcomes.remarks;
     match details.is_empty() {
-        true => remarks.push(format!("not judged: {}", figures::NO_ATTEMPT)),
+        true => remarks.push(format!("{NOT_JUDGED}{}", figures::NO_ATTEMPT)),
         false => {
             remarks.extend(figures::unjudged_leaks(&checks, outcomes.leaks).map(str::to_owned));
         }
@@ -609,7 +610,7 @@ fn judge(
     let starved = offered.and_then(|offered| offered.fault());
     let link_faults = outcomes.links.iter().flat_map(|link| &link.faults);
     for fault in link_faults.chain(&starved) {
-        remarks.push(format!("not judged: {fault}"));
+        remarks.push(format!("{NOT_JUDGED}{fault}"));
         // Figures of another network or load say nothing of the SUT.
         for check in &mut checks {
             check.measured = None;
@@ -775,6 +776,7 @@ pub(crate) fn run_json(run: &RunRecord, published: &Published) -> Value {
         "seed": run.seed,
         "verdict": run.verdict,
         "cut_short": run.cut_short,
+        "not_judged": NotJudged::of_trials(&run.trials),
         "search": run.search,
         "what": run.what,
         "overrides": run.overrides,

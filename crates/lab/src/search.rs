@@ -132,7 +132,7 @@ pub fn failed_thresholds(trial: &TrialRecord) -> String {
         })
         .collect();
     match figures::verdict(&trial.checks) {
-        RunVerdict::NotMeasured => "no figure with a threshold was measured".to_owned(),
+        RunVerdict::NotMeasured => crate::not_judged::NO_FIGURE.to_owned(),
         _ => names.join(", "),
     }
 }
