@@ -368,10 +368,7 @@ pub fn run(command: Lab) -> ExitCode {
             seed,
             json.as_deref(),
         ),
-        Lab::Report { dir } => lab::pages::write(&dir).map(|path| {
-            println!("{}", path.display());
-            RunVerdict::Passed
-        }),
+        Lab::Report { dir } => report(&dir),
         Lab::Compare {
             baseline,
             dir,
@@ -387,18 +384,37 @@ fn compare(
     json: Option<&Path>,
     tolerance: f64,
 ) -> Result<RunVerdict, LabError> {
+    check_results(dir)?;
+    // The page of the comparison is in the directory of the other run.
+    lab::run::check_places(json, None)?;
     // Studies and data sheets are compared by their rows.
     let compared = match [baseline, dir].into_iter().any(lab::raw::holds_suite) {
         true => lab::study::compare(baseline, dir, tolerance)?,
         false => lab::report::compare(baseline, dir, tolerance)?,
     };
-    lab::run::write_json(json, &compared.json)?;
     // Standard output is reserved for JSON if it was requested there.
     if json != Some(Path::new("-")) {
         let page = compared.page.display();
         lab::output::print(&format!("{}page: {page}\n", compared.text));
     }
+    lab::run::write_json(json, &compared.json)?;
     Ok(compared.verdict)
+}
+
+fn report(dir: &Path) -> Result<RunVerdict, LabError> {
+    check_results(dir)?;
+    let path = lab::pages::write(dir)?;
+    println!("{}", path.display());
+    Ok(RunVerdict::Passed)
+}
+
+/// Checks that pages can be written into the directory of a run before its records are read. One that is missing is
+/// named by its reader.
+fn check_results(dir: &Path) -> Result<(), LabError> {
+    match dir.is_dir() {
+        true => lab::run::check_directory("DIR", dir),
+        false => Ok(()),
+    }
 }
 
 fn list() -> Result<RunVerdict, LabError> {
@@ -541,25 +557,16 @@ fn analyse(
         }
         analyser = analyser.with_esp_keys(keys.lines);
     }
+    // A missing capture is named first.
+    if capture.exists() {
+        lab::run::check_places(json, None)?;
+    }
     let analysis = analyse::analyse_file_with(analyser, capture)
         .map_err(|error| LabError::bad_input(error.to_string()))?;
-    let to_stdout = json.is_some_and(|path| path.as_os_str() == "-");
-    if !to_stdout {
-        print!("{}", analyse::render_text(&analysis));
+    if json != Some(Path::new("-")) {
+        lab::output::print(&analyse::render_text(&analysis));
     }
-    if let Some(path) = json {
-        let text = format!("{:#}\n", analysis.to_json());
-        if to_stdout {
-            print!("{text}");
-        } else {
-            std::fs::write(path, text).map_err(|error| {
-                LabError::cannot_run(
-                    format!("{}: {error}", path.display()),
-                    "name a writable file",
-                )
-            })?;
-        }
-    }
+    lab::run::write_json(json, &analysis.to_json())?;
     match &analysis.damage {
         None => Ok(RunVerdict::Passed),
         Some(damage) => Err(LabError::bad_input(format!(
@@ -570,11 +577,14 @@ fn analyse(
 }
 
 fn speech(reference: &Path, degraded: &Path, json: Option<&Path>) -> Result<RunVerdict, LabError> {
+    if [reference, degraded].into_iter().all(Path::exists) {
+        lab::run::check_places(json, None)?;
+    }
     let comparison = lab::speech::compare_files(reference, degraded)?;
-    lab::run::write_json(json, &comparison.to_json())?;
     if json != Some(Path::new("-")) {
         lab::output::print(&comparison.text());
     }
+    lab::run::write_json(json, &comparison.to_json())?;
     Ok(RunVerdict::Passed)
 }
 
@@ -584,11 +594,12 @@ fn conversation(
     json: Option<&Path>,
 ) -> Result<RunVerdict, LabError> {
     let delays = delays_ms.map(std::time::Duration::from_millis);
+    lab::run::check_places(json, None)?;
     let talk = lab::conversation::TalkOver::simulate(delays, seed);
-    lab::run::write_json(json, &talk.to_json())?;
     if json != Some(Path::new("-")) {
         lab::output::print(&talk.text());
     }
+    lab::run::write_json(json, &talk.to_json())?;
     Ok(RunVerdict::Passed)
 }
 

@@ -6,7 +6,7 @@ use crate::decimal::counted;
 use crate::error::{LabError, RunVerdict};
 use crate::experiment::{BUILT_IN, Experiment, File, Level, Sut, Thresholds, built_in};
 use crate::figures::{self, ThresholdCheck};
-pub use crate::files::write_json;
+pub use crate::files::{check_directory, check_places, write_json};
 use crate::hops::{self, DelaySplit};
 use crate::link;
 use crate::not_judged::{NOT_JUDGED, NotJudged};
@@ -186,6 +186,7 @@ pub(crate) struct Executed {
 /// [`LabError`] if the file is invalid, or if the machine cannot run it.
 pub fn run(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, LabError> {
     let file = load(name_or_file, options)?;
+    check_places(options.json.as_deref(), options.out.as_deref())?;
     let dir = out_dir(options.out.as_deref(), &file.experiment().name)?;
     let Executed {
         record: run,
@@ -193,7 +194,6 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, LabEr
         planned,
         refused,
     } = execute(&file, options, &dir)?;
-    crate::files::write_json(options.json.as_deref(), &run_json(&run, &published))?;
     // Standard output is reserved for JSON if it was requested there.
     if options.json.as_deref() != Some(Path::new("-")) {
         let table = crate::terminal::table(&run, &published);
@@ -203,6 +203,7 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, LabEr
     if let Some(refused) = refused {
         eprintln!("{refused}");
     }
+    write_json(options.json.as_deref(), &run_json(&run, &published))?;
     match run.cut_short {
         true => Err(LabError::Interrupted(format!(
             "interrupted: {} of {} started; figures and report cover the measurements until then",

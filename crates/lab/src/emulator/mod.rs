@@ -81,6 +81,7 @@ struct EmulatorRun {
 /// # Errors
 /// A right or an interface is missing, or an interface goes away; then the figures until then are printed, too.
 pub fn run(options: &EmulatorOptions) -> Result<RunVerdict, LabError> {
+    crate::files::check_places(options.json.as_deref(), None)?;
     let signals = net::Signals::install()
         .map_err(|error| LabError::cannot_run(format!("signal handlers: {error}"), ""))?;
     // A link that outlives its terminal would carry each frame beside the next link between its interfaces.

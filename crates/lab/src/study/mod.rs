@@ -124,6 +124,7 @@ pub(crate) fn run_plan(
     setting: &Setting,
 ) -> Result<RunVerdict, LabError> {
     let quick = setting.quick;
+    run::check_places(options.json.as_deref(), options.out.as_deref())?;
     let dir = run::out_dir(options.out.as_deref(), plan.name)?;
     run::clear_results(&dir, options.force)?;
     for part in &plan.parts {
@@ -261,11 +262,11 @@ fn finish(published: &PublishedStudy, options: &RunOptions) -> Result<RunVerdict
     let record = &published.record;
     let value = serde_json::to_value(record)
         .map_err(|error| LabError::bad_input(format!("run.json: {error}")))?;
-    run::write_json(options.json.as_deref(), &value)?;
     if options.json.as_deref() != Some(Path::new("-")) {
         let page = published.page.display();
         output::print(&format!("{}report: {page}\n", table(record)));
     }
+    run::write_json(options.json.as_deref(), &value)?;
     let ran = record.parts.iter().filter(|part| part.measured).count();
     if record.cut_short {
         return Err(LabError::Interrupted(format!(
