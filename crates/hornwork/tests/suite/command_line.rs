@@ -627,7 +627,14 @@ fn place_of_the_results_is_tried_before_the_work() {
         &["lab", "run", "study-c", "--quick"],
         &["lab", "search", "call-rate", "--simulate"],
         &["lab", "datasheet", "--out", "target/no-datasheet"],
-        &["lab", "plan", "--subscribers", "1000"],
+        &[
+            "lab",
+            "plan",
+            "--subscribers=1000",
+            "--busy-hour-calls=2",
+            "--hold=120",
+            "--protection=none",
+        ],
         &["lab", "link", "--a", "none0", "--b", "none1"],
         &["lab", "conversation", "--delay-ms", "10"],
     ] {
