@@ -254,7 +254,10 @@ fn judges_loss(line: &LineFigures) -> bool {
 fn not_judged(line: &LineFigures, name: &str) -> Option<String> {
     let arrived = line.counts.arrived;
     Some(match (arrived, judges_loss(line)) {
-        (0, _) => format!("{name}: no packet arrived, so its delay and loss are not known"),
+        (0, _) if line.exposed.0 == 0 => {
+            format!("{name}: no packet arrived, so its delay and loss are not known")
+        }
+        (0, _) => format!("{name}: no packet arrived, so its delay is not known"),
         (_, false) => format!(
             "{name}: the loss: {} are too few for {} %",
             counted(line.exposed.0, "packet"),
