@@ -108,10 +108,8 @@ pub fn load(name_or_file: &str, options: &RunOptions) -> Result<File, LabError> 
     };
     let mut overrides = for_other_system(&text, &options.set);
     overrides.extend(options.set.iter().cloned());
+    check_seed(options)?;
     if let Some(seed) = options.seed {
-        // TOML integers end at 2^63 - 1.
-        let seed = i64::try_from(seed)
-            .map_err(|_| LabError::bad_input("--seed: at most 9223372036854775807"))?;
         overrides.push(format!("seed={seed}"));
     }
     if let Some(repeat) = options.repeat {
@@ -127,6 +125,20 @@ pub fn load(name_or_file: &str, options: &RunOptions) -> Result<File, LabError> 
         eprintln!("warning: {warning}");
     }
     Ok(file)
+}
+
+/// Checks the seed of the command line: it becomes a TOML integer, which ends at 2^63 - 1.
+///
+/// # Errors
+/// A higher one.
+pub(crate) fn check_seed(options: &RunOptions) -> Result<(), LabError> {
+    match options.seed {
+        Some(seed) if i64::try_from(seed).is_err() => Err(LabError::bad_input(format!(
+            "--seed {seed}: expected at most {}",
+            i64::MAX
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// A key that the user sets although the levels of the experiment replace its value.

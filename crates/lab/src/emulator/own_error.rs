@@ -283,6 +283,11 @@ fn in_namespace() -> Result<OwnError, LabError> {
         .stop()
         .map_err(|error| cannot("noise sampler", error))?;
     let realtime = realtime.map_err(|_| cannot("a thread", "it panicked"))??;
+    if net::stops() > 0 {
+        // The link ended with the signal, and its packets with it.
+        let text = "interrupted while the link's own error was measured";
+        return Err(LabError::Interrupted(text.to_owned()));
+    }
     let mut errors = delays
         .map_err(|_| cannot("a thread", "it panicked"))?
         .map_err(|error| cannot("receive", error))?;

@@ -124,6 +124,7 @@ pub(crate) fn run_plan(
     setting: &Setting,
 ) -> Result<RunVerdict, LabError> {
     let quick = setting.quick;
+    run::check_seed(options)?;
     run::check_places(options.json.as_deref(), options.out.as_deref())?;
     let dir = run::out_dir(options.out.as_deref(), plan.name)?;
     run::clear_results(&dir, options.force)?;

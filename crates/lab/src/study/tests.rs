@@ -169,6 +169,15 @@ fn options_of_experiments_are_refused() {
         ..RunOptions::default()
     };
     assert_eq!(run("study-u", &options, true).unwrap_err().exit_code(), 2);
+    // Each part would refuse it, and nothing would be measured.
+    let seed = RunOptions {
+        seed: Some(u64::MAX),
+        simulate: true,
+        ..RunOptions::default()
+    };
+    let error = run("study-u", &seed, true).unwrap_err();
+    assert_eq!(error.exit_code(), 2);
+    assert!(error.to_string().contains("--seed 18446744073709551615: expected at most"), "{error}");
     assert!(is_study("study-s") && !is_study("call-rate"));
     assert!(
         list()
