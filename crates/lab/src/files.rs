@@ -59,6 +59,15 @@ pub fn check_directory(option: &str, dir: &Path) -> Result<(), LabError> {
     }
 }
 
+/// The name of an experiment as a part of a file name: a file of a user may have any name.
+pub(crate) fn part_of_name(name: &str) -> String {
+    let letter = |letter: char| match letter.is_alphanumeric() || "-_.".contains(letter) {
+        true => letter,
+        false => '-',
+    };
+    name.chars().take(48).map(letter).collect()
+}
+
 /// The directory of a path; that of the program for a bare name.
 fn above(path: &Path) -> &Path {
     match path.parent() {
@@ -212,6 +221,13 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"two");
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
         fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn names_of_experiments_are_no_paths() {
+        assert_eq!(part_of_name("call-rate_2.1"), "call-rate_2.1");
+        assert_eq!(part_of_name("../a b\0\u{5d0}"), "..-a-b-\u{5d0}");
+        assert_eq!(part_of_name(&"\u{5d0}".repeat(200)).len(), 96);
     }
 
     #[test]

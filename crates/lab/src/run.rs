@@ -740,7 +740,8 @@ pub(crate) fn out_dir(wanted: Option<&Path>, name: &str) -> Result<PathBuf, LabE
                 LabError::cannot_run(format!("getrandom: {error}"), "run it outside the sandbox")
             })?;
             let unique = format!(
-                "hornwork-{name}-{}-{:06x}",
+                "hornwork-{}-{}-{:06x}",
+                crate::files::part_of_name(name),
                 unix_seconds()?,
                 entropy.u32() & 0xff_ffff
             );

@@ -52,7 +52,9 @@ impl EndName {
                 local.parse().map_err(|_| bad())?,
                 peer.parse().map_err(|_| bad())?,
             );
-            return match local.is_ipv6() == peer.is_ipv6() {
+            // A port that the system chooses is known to no sender, and nothing can be sent to port 0.
+            let has_ports = local.port() != 0 && peer.port() != 0;
+            return match local.is_ipv6() == peer.is_ipv6() && has_ports {
                 true => Ok(EndName::Udp(local, peer)),
                 false => Err(bad()),
             };
@@ -417,6 +419,8 @@ mod tests {
             "tun:",
             "udp:7000",
             "udp:[::1]:1=127.0.0.1:2",
+            "udp:127.0.0.1:0=127.0.0.1:5004",
+            "udp:127.0.0.1:7000=127.0.0.1:0",
         ] {
             assert!(name(bad).is_err(), "{bad}");
         }
