@@ -59,6 +59,25 @@ pub fn check_directory(option: &str, dir: &Path) -> Result<(), LabError> {
     }
 }
 
+/// The directory for a run's results.
+pub(crate) fn out_dir(wanted: Option<&Path>, name: &str) -> Result<PathBuf, LabError> {
+    match wanted {
+        Some(dir) => Ok(dir.to_owned()),
+        None => {
+            let mut entropy = net::entropy().map_err(|error| {
+                LabError::cannot_run(format!("getrandom: {error}"), "run it outside the sandbox")
+            })?;
+            let unique = format!(
+                "hornwork-{}-{}-{:06x}",
+                part_of_name(name),
+                crate::run::unix_seconds()?,
+                entropy.u32() & 0xff_ffff
+            );
+            Ok(std::env::temp_dir().join(unique))
+        }
+    }
+}
+
 /// The name of an experiment as a part of a file name: a file of a user may have any name.
 pub(crate) fn part_of_name(name: &str) -> String {
     let letter = |letter: char| match letter.is_alphanumeric() || "-_.".contains(letter) {

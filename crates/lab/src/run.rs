@@ -6,6 +6,7 @@ use crate::decimal::counted;
 use crate::error::{LabError, RunVerdict};
 use crate::experiment::{BUILT_IN, Experiment, File, Level, Sut, Thresholds, built_in};
 use crate::figures::{self, ThresholdCheck};
+pub(crate) use crate::files::out_dir;
 pub use crate::files::{check_directory, check_places, write_json};
 use crate::hops::{self, DelaySplit};
 use crate::link;
@@ -76,6 +77,11 @@ fn unknown_experiment(name: &str) -> LabError {
     let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
     let mut studies: Vec<&str> = crate::study_names::NAMES.to_vec();
     studies.push(crate::study_names::STUDY_C);
+    if studies.contains(&name) {
+        return LabError::bad_input(format!(
+            "{name} is a study of several experiments: hornwork lab run {name}"
+        ));
+    }
     let near = config::did_you_mean(name, names.iter().chain(&studies).copied())
         .map(|near| format!("did you mean {near:?}? "))
         .unwrap_or_default();
@@ -731,25 +737,6 @@ pub(crate) fn unix_seconds() -> Result<u64, LabError> {
         })
 }
 
-/// The directory for a run's results.
-pub(crate) fn out_dir(wanted: Option<&Path>, name: &str) -> Result<PathBuf, LabError> {
-    match wanted {
-        Some(dir) => Ok(dir.to_owned()),
-        None => {
-            let mut entropy = net::entropy().map_err(|error| {
-                LabError::cannot_run(format!("getrandom: {error}"), "run it outside the sandbox")
-            })?;
-            let unique = format!(
-                "hornwork-{}-{}-{:06x}",
-                crate::files::part_of_name(name),
-                unix_seconds()?,
-                entropy.u32() & 0xff_ffff
-            );
-            Ok(std::env::temp_dir().join(unique))
-        }
-    }
-}
-
 /// The JSON output of `--json`: per trial the blocks of the demo, with plan, seed and verdict.
 pub(crate) fn run_json(run: &RunRecord, published: &Published) -> Value {
     let page = published.page.display().to_string();
@@ -992,6 +979,8 @@ mod tests {
                 .contains("did you mean \"small-network\"?"),
             "{error}"
         );
+        let error = show("study-c").unwrap_err();
+        assert!(error.to_string().starts_with("study-c is a study"), "{error}");
         assert!(list().iter().any(|known| known.name == "small-network"
             && !known.title.is_empty()
             && known.seconds > 1.0));

@@ -154,6 +154,10 @@ impl LinkEnd {
                     if info.is_up {
                         break;
                     }
+                    if net::stops() > 0 {
+                        let text = format!("interrupted while {name} came up");
+                        return Err(LabError::Interrupted(text));
+                    }
                     std::thread::sleep(Duration::from_millis(100));
                     info = InterfaceInfo::of(name).map_err(failed)?;
                 }
