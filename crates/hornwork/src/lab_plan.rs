@@ -130,6 +130,7 @@ pub fn run(options: &PlanOptions) -> Result<RunVerdict, LabError> {
     let results = options.check_real.as_deref();
     if let Some(dir) = results {
         lab::run::check_directory("--check-real", dir)?;
+        lab::planner::check_unused(dir)?;
     }
     lab::run::check_places(options.json.as_deref(), results)?;
     let mut plan = plan(&request, &costs)?;
