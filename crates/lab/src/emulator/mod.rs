@@ -246,8 +246,10 @@ const LEAST_LOSSES: f64 = 10.0;
 /// Whether the packets suffice to judge the loss. Without one in the settings each lost packet is a fault.
 fn judges_loss(line: &LineFigures) -> bool {
     let share = line.settings.config().loss.share();
-    let exposed = line.exposed.0 as f64;
-    exposed > 0.0 && (share <= 0.0 || exposed * share >= LEAST_LOSSES)
+    match share > 0.0 {
+        true => line.exposed.0 as f64 * share >= LEAST_LOSSES,
+        false => line.counts.arrived > 0,
+    }
 }
 
 /// What the packets of a direction do not suffice for.
