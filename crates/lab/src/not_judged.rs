@@ -21,7 +21,7 @@ pub struct NotJudged {
     /// The part of the study; empty: an experiment of its own.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub part: String,
-    /// What a point is: `trial`, `cell`, `part`.
+    /// The noun of a point: `trial`, `cell`, `part`.
     pub unit: String,
     /// Number of points that were not judged.
     pub points: u64,

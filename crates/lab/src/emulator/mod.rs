@@ -252,7 +252,7 @@ fn judges_loss(line: &LineFigures) -> bool {
     }
 }
 
-/// What the packets of a direction do not suffice for.
+/// The figures for which a direction has too few packets, as a sentence.
 fn not_judged(line: &LineFigures, name: &str) -> Option<String> {
     let arrived = line.counts.arrived;
     Some(match (arrived, judges_loss(line)) {
