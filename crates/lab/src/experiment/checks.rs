@@ -11,6 +11,8 @@ const MAX_NODES: u8 = 16;
 const MAX_SECONDS: f64 = 864_000.0;
 /// Highest rate of a workload, attempts per second: of a mistyped one, all attempts would be due at the same time.
 const MAX_RATE: f64 = 1e6;
+/// Most streams: each has two ports at the receiver, from 31,000 on in virtual time.
+const MAX_STREAMS: u64 = 17_000;
 /// Least share of a core that the border may have, percent: below it a datagram takes more than 4 ms.
 const LEAST_CPU_PERCENT: f64 = 0.1;
 
@@ -169,6 +171,14 @@ pub(super) fn check_numbers(experiment: &Experiment) -> Result<(), String> {
     if cpu != 0.0 && !(LEAST_CPU_PERCENT..=100.0).contains(&cpu) {
         return Err(format!(
             "sut.cpu_percent = {cpu}: expected {LEAST_CPU_PERCENT} to 100, or 0 for all of a core"
+        ));
+    }
+    if let Some(streams) = &experiment.streams
+        && !(1..=MAX_STREAMS).contains(&streams.count)
+    {
+        return Err(format!(
+            "streams.count = {}: expected 1 to {MAX_STREAMS}",
+            streams.count
         ));
     }
     let mut levels = experiment.levels.iter().flat_map(|levels| &levels.values);
@@ -420,6 +430,16 @@ mod tests {
                 "conference-jitter",
                 "conference.warm_up_seconds=1e300",
                 "expected 0 to 864000",
+            ),
+            (
+                "rtp-streams",
+                "levels.values=[0]",
+                "streams.count = 0: expected 1 to 17000",
+            ),
+            (
+                "rtp-streams",
+                "levels.values=[4611686018427387904]",
+                "expected 1 to 17000",
             ),
             ("overload", "sut.cpu_percent=1e-300", "sut.cpu_percent ="),
             ("overload", "sut.cpu_percent=-4", "sut.cpu_percent = -4"),
