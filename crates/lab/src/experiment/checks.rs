@@ -438,7 +438,7 @@ mod tests {
             ),
             (
                 "rtp-streams",
-                "levels.values=[4611686018427387904]",
+                "levels.values=[20000]",
                 "expected 1 to 17000",
             ),
             ("overload", "sut.cpu_percent=1e-300", "sut.cpu_percent ="),
