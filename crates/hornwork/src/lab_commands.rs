@@ -1,6 +1,7 @@
 //! `hornwork demo` and `hornwork lab`.
 
 use clap::{Args, Subcommand};
+use lab::experiment::toml_text;
 use lab::{LabError, RunVerdict};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -153,7 +154,7 @@ impl SubjectOption {
         };
         let mut sets = vec![match lab::subject::place(text)? {
             lab::subject::SubjectPlace::Address(address) => format!("sut.address={address}"),
-            _ => format!("sut.subject={text:?}"),
+            _ => format!("sut.subject={}", toml_text(text)),
         }];
         for (option, key, file) in [
             (
@@ -167,7 +168,7 @@ impl SubjectOption {
             let file = file.to_str().ok_or_else(|| {
                 LabError::bad_input(format!("{option}: the path has to be UTF-8"))
             })?;
-            sets.push(format!("sut.{key}={file:?}"));
+            sets.push(format!("sut.{key}={}", toml_text(file)));
         }
         Ok(sets)
     }

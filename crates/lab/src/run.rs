@@ -4,7 +4,7 @@ use crate::agent::{self, AgentAccess, Described};
 use crate::caveats::{self, OfferedLoad};
 use crate::decimal::counted;
 use crate::error::{LabError, RunVerdict};
-use crate::experiment::{BUILT_IN, Experiment, File, Level, Sut, Thresholds, built_in};
+use crate::experiment::{BUILT_IN, Experiment, File, Level, Sut, Thresholds, built_in, toml_text};
 use crate::figures::{self, ThresholdCheck};
 pub(crate) use crate::files::out_dir;
 pub use crate::files::{check_directory, check_places, write_json};
@@ -170,7 +170,7 @@ fn for_other_system(text: &str, overrides: &[String]) -> Vec<String> {
             let differs = format!(
                 "The system under test is another one ({other}): how it, its machine and its load differ from those of the study is not known here"
             );
-            vec![format!("study.differs=[{differs:?}]")]
+            vec![format!("study.differs=[{}]", toml_text(&differs))]
         }
     }
 }
