@@ -236,8 +236,8 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, LabEr
 pub(crate) fn execute(file: &File, options: &RunOptions, dir: &Path) -> Result<Executed, LabError> {
     let levels = file.levels()?;
     check_subject(file, options)?;
-    probe_and_clear(file, options, dir)?;
-    let mut raw = RawWriter::create(dir)?;
+    probe_and_keep(file, options, dir)?;
+    let mut raw = RawWriter::open(dir, options.force)?;
     let mut run = new_run(file, options.simulate)?;
     run.overrides.clone_from(&options.set);
     let planned = levels.len() as u32 * file.experiment().repeat;
@@ -411,19 +411,17 @@ fn resolve(sut: &Sut) -> Result<Described, LabError> {
     }
 }
 
-/// Probes a foreign system under test, and only then removes the results of an earlier run from `dir`, if they may be
-/// replaced.
-pub(crate) fn probe_and_clear(
+/// Refuses results of an earlier run in `dir` that may not be replaced, without the wait for an answer, and probes a
+/// foreign system under test. Those that may be replaced stay until the run ends ([`RawWriter::finish`]).
+pub(crate) fn probe_and_keep(
     file: &File,
     options: &RunOptions,
     dir: &Path,
 ) -> Result<(), LabError> {
     if !options.force {
-        // Results that stay are reported without the wait for an answer.
         clear_results(dir, false)?;
     }
-    probe(file, options)?;
-    clear_results(dir, options.force)
+    probe(file, options)
 }
 
 /// Probes a foreign system under test.
@@ -482,7 +480,7 @@ pub(crate) fn clear_results(dir: &Path, force: bool) -> Result<(), LabError> {
     }
     if force {
         // The comparison was of the earlier run.
-        for name in ["compare.json", "compare.html", "compare-records.html"] {
+        for name in raw::COMPARED {
             let _ = std::fs::remove_file(dir.join(name));
         }
         // Without this file the directory contains no run; all other files are overwritten.

@@ -332,8 +332,8 @@ pub(crate) fn execute(
     })?;
     set_attempts(&mut file, &plan)?;
     run::check_subject(&file, options)?;
-    run::probe_and_clear(&file, options, dir)?;
-    let mut raw = RawWriter::create(dir)?;
+    run::probe_and_keep(&file, options, dir)?;
+    let mut raw = RawWriter::open(dir, options.force)?;
     let mut record = run::new_run(&file, options.simulate)?;
     record.overrides.clone_from(&options.set);
     run::handle_interrupts(options)?;
