@@ -4,7 +4,7 @@
 use crate::Endpoint;
 use crate::api::Handler;
 use crate::transaction::{ClientState, Owner};
-use wire::sip::{CSeq, Message, NameAddr, RefusableRequest};
+use wire::sip::{CSeq, HeaderId, Message, NameAddr, RefusableRequest};
 
 /// The first field of a response that is not that of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,12 +80,18 @@ fn mismatch(request: &[u8], response: &Message<'_>) -> Option<ResponseMismatch> 
     if response.call_id().ok() != Some(sent.call_id()) {
         return Some(ResponseMismatch::CallId);
     }
-    if response.cseq().ok() != CSeq::parse(value(sent.cseq_line())) {
+    let cseq = value(sent.cseq_line());
+    if response.header(HeaderId::CSeq) != Some(cseq) && response.cseq().ok() != CSeq::parse(cseq) {
         return Some(ResponseMismatch::CSeq);
     }
-    let from = response.from().ok();
-    let received = from.as_ref().and_then(NameAddr::tag);
-    let from = NameAddr::parse(value(sent.from_line()))?;
+    let from = value(sent.from_line());
+    // Nearly every server copies the line; only a rewritten one is parsed.
+    if response.header(HeaderId::From) == Some(from) {
+        return None;
+    }
+    let rewritten = response.from().ok();
+    let received = rewritten.as_ref().and_then(NameAddr::tag);
+    let from = NameAddr::parse(from)?;
     // Parameter values are case-insensitive (section 7.3.1).
     let is_same = match (from.tag(), received) {
         (Some(own), Some(received)) => own.eq_ignore_ascii_case(received),
