@@ -492,6 +492,7 @@ fn scenario(options: LabRunOptions) -> Result<RunVerdict, LabError> {
     if options.quick {
         return Err(quick_refused());
     }
+    lab::run::check_apart(options.json.as_deref(), [Path::new(&options.experiment)])?;
     let mut read = options.scenario.options()?;
     read.file = options.experiment.into();
     read.json = options.json;
@@ -502,6 +503,7 @@ fn scenario(options: LabRunOptions) -> Result<RunVerdict, LabError> {
 
 fn experiment(options: LabRunOptions) -> Result<RunVerdict, LabError> {
     options.scenario.none_given()?;
+    lab::run::check_apart(options.json.as_deref(), [Path::new(&options.experiment)])?;
     let run = lab::run::RunOptions {
         set: [options.subject.sets()?, options.sets].concat(),
         json: options.json,
@@ -533,6 +535,7 @@ fn quick_refused() -> LabError {
 }
 
 fn search(options: LabSearchOptions) -> Result<RunVerdict, LabError> {
+    lab::run::check_apart(options.json.as_deref(), [Path::new(&options.experiment)])?;
     let run = lab::run::RunOptions {
         set: [options.subject.sets()?, options.sets].concat(),
         json: options.json,
@@ -551,6 +554,7 @@ fn analyse(
     json: Option<&Path>,
     keys: Option<&Path>,
 ) -> Result<RunVerdict, LabError> {
+    lab::run::check_apart(json, std::iter::once(capture).chain(keys))?;
     let mut analyser = analyse::CaptureAnalyser::default();
     if let Some(path) = keys {
         let failed = |error: String| LabError::bad_input(format!("{}: {error}", path.display()));
@@ -582,6 +586,7 @@ fn analyse(
 }
 
 fn speech(reference: &Path, degraded: &Path, json: Option<&Path>) -> Result<RunVerdict, LabError> {
+    lab::run::check_apart(json, [reference, degraded])?;
     if [reference, degraded].into_iter().all(Path::exists) {
         lab::run::check_places(json, None)?;
     }

@@ -132,6 +132,7 @@ pub fn run(options: &PlanOptions) -> Result<RunVerdict, LabError> {
         lab::run::check_directory("--check-real", dir)?;
         lab::planner::check_unused(dir)?;
     }
+    lab::run::check_apart(options.json.as_deref(), options.costs.as_deref())?;
     lab::run::check_places(options.json.as_deref(), results)?;
     let mut plan = plan(&request, &costs)?;
     if let Some(dir) = &options.check_real {

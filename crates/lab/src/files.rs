@@ -32,6 +32,27 @@ pub fn check_places(json: Option<&Path>, out: Option<&Path>) -> Result<(), LabEr
     }
 }
 
+/// Checks that the file of `--json` is none that the command reads: it would be overwritten.
+///
+/// # Errors
+/// If it is one.
+pub fn check_apart<'a>(
+    json: Option<&Path>,
+    inputs: impl IntoIterator<Item = &'a Path>,
+) -> Result<(), LabError> {
+    let file = json.and_then(|path| fs::canonicalize(path).ok());
+    let is_same = |input: &&Path| fs::canonicalize(input).is_ok_and(|input| Some(input) == file);
+    match inputs.into_iter().find(is_same) {
+        Some(input) if file.as_ref().is_some_and(|file| file.is_file()) => {
+            Err(LabError::bad_input(format!(
+                "--json {}: this command reads the file: name another one",
+                input.display()
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Checks that files can be made in a directory, or in the nearest one above it that exists.
 ///
 /// # Errors
@@ -239,6 +260,25 @@ mod tests {
         replace(&path, b"two").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"two");
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn input_is_not_overwritten() {
+        let dir = std::env::temp_dir().join(format!("hornwork-apart-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let (capture, other) = (dir.join("a.pcap"), dir.join("b.json"));
+        fs::write(&capture, b"kept").unwrap();
+        let check = |json: &Path| check_apart(Some(json), [other.as_path(), capture.as_path()]);
+        let error = check(&dir.join("../").join(dir.file_name().unwrap()).join("a.pcap"));
+        let error = error.unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("this command reads the file"), "{error}");
+        assert_eq!(check(&other), Ok(()));
+        assert_eq!(check(Path::new("-")), Ok(()));
+        assert_eq!(check_apart(None, [capture.as_path()]), Ok(()));
+        let device = Path::new("/dev/null");
+        assert_eq!(check_apart(Some(device), [device]), Ok(()));
         fs::remove_dir_all(&dir).unwrap();
     }
 

@@ -7,7 +7,7 @@ use crate::error::{LabError, RunVerdict};
 use crate::experiment::{BUILT_IN, Experiment, File, Level, Sut, Thresholds, built_in, toml_text};
 use crate::figures::{self, ThresholdCheck};
 pub(crate) use crate::files::out_dir;
-pub use crate::files::{check_directory, check_places, write_json};
+pub use crate::files::{check_apart, check_directory, check_places, write_json};
 use crate::hops::{self, DelaySplit};
 use crate::link;
 use crate::not_judged::{NOT_JUDGED, NotJudged};
