@@ -1,6 +1,7 @@
 //! `hornwork demo` and `hornwork lab`.
 
 use clap::{Args, Subcommand};
+use lab::experiment::toml_text;
 use lab::{LabError, RunVerdict};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -46,6 +47,10 @@ pub enum Lab {
     Agent(LabAgentOptions),
     /// Run an experiment, a study (study-u, study-v, study-s, study-b, study-c), or a SIPp scenario (a file whose name
     /// ends in .xml).
+    ///
+    /// Exit status 0: every threshold that was judged holds (the last lines count the points of a study that were not),
+    /// 1: one does not hold, 2: invalid input, 3: a right, a device or a program is missing, 4: nothing was judged, or a
+    /// trial of a single experiment was not.
     Run(Box<LabRunOptions>),
     /// Search for the highest level of an experiment at which its thresholds hold (by brackets, or as RFC 7502).
     Search(LabSearchOptions),
@@ -153,7 +158,7 @@ impl SubjectOption {
         };
         let mut sets = vec![match lab::subject::place(text)? {
             lab::subject::SubjectPlace::Address(address) => format!("sut.address={address}"),
-            _ => format!("sut.subject={text:?}"),
+            _ => format!("sut.subject={}", toml_text(text)),
         }];
         for (option, key, file) in [
             (
@@ -167,7 +172,7 @@ impl SubjectOption {
             let file = file.to_str().ok_or_else(|| {
                 LabError::bad_input(format!("{option}: the path has to be UTF-8"))
             })?;
-            sets.push(format!("sut.{key}={file:?}"));
+            sets.push(format!("sut.{key}={}", toml_text(file)));
         }
         Ok(sets)
     }
@@ -368,10 +373,7 @@ pub fn run(command: Lab) -> ExitCode {
             seed,
             json.as_deref(),
         ),
-        Lab::Report { dir } => lab::pages::write(&dir).map(|path| {
-            println!("{}", path.display());
-            RunVerdict::Passed
-        }),
+        Lab::Report { dir } => report(&dir),
         Lab::Compare {
             baseline,
             dir,
@@ -387,18 +389,37 @@ fn compare(
     json: Option<&Path>,
     tolerance: f64,
 ) -> Result<RunVerdict, LabError> {
+    check_results(dir)?;
+    // The page of the comparison is in the directory of the other run.
+    lab::run::check_places(json, None)?;
     // Studies and data sheets are compared by their rows.
     let compared = match [baseline, dir].into_iter().any(lab::raw::holds_suite) {
         true => lab::study::compare(baseline, dir, tolerance)?,
         false => lab::report::compare(baseline, dir, tolerance)?,
     };
-    lab::run::write_json(json, &compared.json)?;
     // Standard output is reserved for JSON if it was requested there.
     if json != Some(Path::new("-")) {
         let page = compared.page.display();
         lab::output::print(&format!("{}page: {page}\n", compared.text));
     }
+    lab::run::write_json(json, &compared.json)?;
     Ok(compared.verdict)
+}
+
+fn report(dir: &Path) -> Result<RunVerdict, LabError> {
+    check_results(dir)?;
+    let path = lab::pages::write(dir)?;
+    println!("{}", path.display());
+    Ok(RunVerdict::Passed)
+}
+
+/// Checks that pages can be written into the directory of a run before its records are read. One that is missing is
+/// named by its reader.
+fn check_results(dir: &Path) -> Result<(), LabError> {
+    match dir.is_dir() {
+        true => lab::run::check_directory("DIR", dir),
+        false => Ok(()),
+    }
 }
 
 fn list() -> Result<RunVerdict, LabError> {
@@ -471,6 +492,7 @@ fn scenario(options: LabRunOptions) -> Result<RunVerdict, LabError> {
     if options.quick {
         return Err(quick_refused());
     }
+    lab::run::check_apart(options.json.as_deref(), [Path::new(&options.experiment)])?;
     let mut read = options.scenario.options()?;
     read.file = options.experiment.into();
     read.json = options.json;
@@ -481,6 +503,7 @@ fn scenario(options: LabRunOptions) -> Result<RunVerdict, LabError> {
 
 fn experiment(options: LabRunOptions) -> Result<RunVerdict, LabError> {
     options.scenario.none_given()?;
+    lab::run::check_apart(options.json.as_deref(), [Path::new(&options.experiment)])?;
     let run = lab::run::RunOptions {
         set: [options.subject.sets()?, options.sets].concat(),
         json: options.json,
@@ -512,6 +535,7 @@ fn quick_refused() -> LabError {
 }
 
 fn search(options: LabSearchOptions) -> Result<RunVerdict, LabError> {
+    lab::run::check_apart(options.json.as_deref(), [Path::new(&options.experiment)])?;
     let run = lab::run::RunOptions {
         set: [options.subject.sets()?, options.sets].concat(),
         json: options.json,
@@ -530,6 +554,7 @@ fn analyse(
     json: Option<&Path>,
     keys: Option<&Path>,
 ) -> Result<RunVerdict, LabError> {
+    lab::run::check_apart(json, std::iter::once(capture).chain(keys))?;
     let mut analyser = analyse::CaptureAnalyser::default();
     if let Some(path) = keys {
         let failed = |error: String| LabError::bad_input(format!("{}: {error}", path.display()));
@@ -541,25 +566,16 @@ fn analyse(
         }
         analyser = analyser.with_esp_keys(keys.lines);
     }
+    // A missing capture is named first.
+    if capture.exists() {
+        lab::run::check_places(json, None)?;
+    }
     let analysis = analyse::analyse_file_with(analyser, capture)
         .map_err(|error| LabError::bad_input(error.to_string()))?;
-    let to_stdout = json.is_some_and(|path| path.as_os_str() == "-");
-    if !to_stdout {
-        print!("{}", analyse::render_text(&analysis));
+    if json != Some(Path::new("-")) {
+        lab::output::print(&analyse::render_text(&analysis));
     }
-    if let Some(path) = json {
-        let text = format!("{:#}\n", analysis.to_json());
-        if to_stdout {
-            print!("{text}");
-        } else {
-            std::fs::write(path, text).map_err(|error| {
-                LabError::cannot_run(
-                    format!("{}: {error}", path.display()),
-                    "name a writable file",
-                )
-            })?;
-        }
-    }
+    lab::run::write_json(json, &analysis.to_json())?;
     match &analysis.damage {
         None => Ok(RunVerdict::Passed),
         Some(damage) => Err(LabError::bad_input(format!(
@@ -570,11 +586,15 @@ fn analyse(
 }
 
 fn speech(reference: &Path, degraded: &Path, json: Option<&Path>) -> Result<RunVerdict, LabError> {
+    lab::run::check_apart(json, [reference, degraded])?;
+    if [reference, degraded].into_iter().all(Path::exists) {
+        lab::run::check_places(json, None)?;
+    }
     let comparison = lab::speech::compare_files(reference, degraded)?;
-    lab::run::write_json(json, &comparison.to_json())?;
     if json != Some(Path::new("-")) {
         lab::output::print(&comparison.text());
     }
+    lab::run::write_json(json, &comparison.to_json())?;
     Ok(RunVerdict::Passed)
 }
 
@@ -584,11 +604,12 @@ fn conversation(
     json: Option<&Path>,
 ) -> Result<RunVerdict, LabError> {
     let delays = delays_ms.map(std::time::Duration::from_millis);
+    lab::run::check_places(json, None)?;
     let talk = lab::conversation::TalkOver::simulate(delays, seed);
-    lab::run::write_json(json, &talk.to_json())?;
     if json != Some(Path::new("-")) {
         lab::output::print(&talk.text());
     }
+    lab::run::write_json(json, &talk.to_json())?;
     Ok(RunVerdict::Passed)
 }
 

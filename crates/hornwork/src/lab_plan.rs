@@ -127,6 +127,13 @@ pub fn run(options: &PlanOptions) -> Result<RunVerdict, LabError> {
         (None, Some(dir)) => Costs::read(&dir.join(FILE_NAME))?,
         (None, None) => Costs::built_in()?,
     };
+    let results = options.check_real.as_deref();
+    if let Some(dir) = results {
+        lab::run::check_directory("--check-real", dir)?;
+        lab::planner::check_unused(dir)?;
+    }
+    lab::run::check_apart(options.json.as_deref(), options.costs.as_deref())?;
+    lab::run::check_places(options.json.as_deref(), results)?;
     let mut plan = plan(&request, &costs)?;
     if let Some(dir) = &options.check_real {
         let options = RealOptions {
@@ -136,11 +143,11 @@ pub fn run(options: &PlanOptions) -> Result<RunVerdict, LabError> {
         };
         plan.real_check = Some(check_real(&request, &costs, &options)?);
     }
-    lab::run::write_json(options.json.as_deref(), &plan.json())?;
     // Standard output is reserved for JSON if it was requested there.
     if options.json.as_deref() != Some(Path::new("-")) {
         lab::output::print(&plan.text());
     }
+    lab::run::write_json(options.json.as_deref(), &plan.json())?;
     let nodes = plan.node_check.iter();
     let nodes = nodes.map(|check| check.verdict(request.blocking));
     let real = plan.real_check.iter().map(|check| check.verdict());

@@ -4,7 +4,7 @@ use crate::decimal::plain;
 use crate::error::{LabError, RunVerdict};
 use crate::experiment::{HangUp, MediaKind, Thresholds};
 use crate::figures::{self, Details, Figures, ThresholdCheck};
-use crate::files::write_json;
+use crate::files::{check_places, write_json};
 use crate::host::{
     AnswerPlan, HostPlan, HostProgress, LoginTemplates, OutgoingCallPlan, RegistrationPlan,
 };
@@ -128,7 +128,7 @@ fn run_here(options: &DemoOptions) -> Result<RunVerdict, LabError> {
             "run it outside the sandbox",
         )
     })?;
-    ensure_writable(options.json.as_deref())?;
+    check_places(options.json.as_deref(), options.out.as_deref())?;
     let dir = out_dir(options.out.as_deref(), "demo")?;
     let raw = RawWriter::create(&dir)?;
     let times = Times::of(options.seconds);
@@ -143,32 +143,15 @@ fn run_here(options: &DemoOptions) -> Result<RunVerdict, LabError> {
     if let Some(object) = value.as_object_mut() {
         object.insert("planes".to_owned(), serde_json::json!(details.planes));
     }
-    write_json(options.json.as_deref(), &value)?;
     let text = final_table(&figures, &details, &record, &page);
     if options.json.as_deref() == Some(Path::new("-")) {
         eprint!("{text}");
     } else {
         crate::output::print(&text);
     }
+    write_json(options.json.as_deref(), &value)?;
     demo.close(options.stay.then_some(&signals))?;
     Ok(record.verdict)
-}
-
-/// Checks the path before the run, so that a wrong one does not cost a minute of work.
-fn ensure_writable(json: Option<&Path>) -> Result<(), LabError> {
-    let Some(path) = json.filter(|path| path.as_os_str() != "-") else {
-        return Ok(());
-    };
-    let opened = std::fs::OpenOptions::new()
-        .append(true)
-        .create(true)
-        .open(path);
-    opened.map(drop).map_err(|error| {
-        LabError::cannot_run(
-            format!("{}: {error}", path.display()),
-            "name a writable file with --json",
-        )
-    })
 }
 
 /// Addresses and media ports of the border: only free ports, because an occupied one costs a call.

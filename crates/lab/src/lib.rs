@@ -23,6 +23,7 @@ pub mod link;
 pub mod measure;
 mod memory_growth;
 pub mod metrics;
+mod not_judged;
 pub mod pace;
 pub mod pages;
 pub mod peak;
@@ -54,3 +55,4 @@ mod trial_records;
 pub mod workload;
 
 pub use error::{LabError, RunVerdict};
+pub use not_judged::NotJudged;

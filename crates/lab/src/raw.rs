@@ -263,13 +263,35 @@ impl<'de> Deserialize<'de> for RunVerdict {
     }
 }
 
-/// Writes raw results during a run.
+/// Files of the records of attempts, streams and samples.
+const LINES: [&str; 3] = ["attempts.ndjson", "streams.ndjson", "measures.ndjson"];
+/// Files of a comparison, which is that of the results beside it.
+pub(crate) const COMPARED: [&str; 3] = ["compare.json", "compare.html", "compare-records.html"];
+
+/// Writes raw results during a run, into files that take the place of earlier ones at its end: without an end the
+/// earlier results stay.
 #[derive(Debug)]
 pub struct RawWriter {
     dir: PathBuf,
     attempts: BufWriter<File>,
     streams: BufWriter<File>,
     measures: BufWriter<File>,
+    is_finished: bool,
+}
+
+/// The file in which the records of a run that goes on are.
+fn unfinished(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}.part"))
+}
+
+impl Drop for RawWriter {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            for name in LINES {
+                let _ = fs::remove_file(unfinished(&self.dir, name));
+            }
+        }
+    }
 }
 
 impl RawWriter {
@@ -278,22 +300,31 @@ impl RawWriter {
     /// # Errors
     /// If it is not writable, or contains the results of an earlier run.
     pub fn create(dir: &Path) -> Result<RawWriter, LabError> {
+        RawWriter::open(dir, false)
+    }
+
+    /// As [`RawWriter::create`]; the results of an earlier run are replaced at the end of this one, if `replaces`.
+    ///
+    /// # Errors
+    /// As for [`RawWriter::create`].
+    pub(crate) fn open(dir: &Path, replaces: bool) -> Result<RawWriter, LabError> {
         fs::create_dir_all(dir).map_err(|error| cannot_write(dir, &error))?;
-        if dir.join("run.json").exists() {
+        if !replaces && dir.join("run.json").exists() {
             let what = format!("{}: holds the results of an earlier run", dir.display());
             return Err(LabError::bad_input(what));
         }
-        let open = |name: &str| {
-            let path = dir.join(name);
+        let [attempts, streams, measures] = LINES.map(|name| {
+            let path = unfinished(dir, name);
             File::create(&path)
                 .map(BufWriter::new)
                 .map_err(|error| cannot_write(&path, &error))
-        };
+        });
         Ok(RawWriter {
             dir: dir.to_owned(),
-            attempts: open("attempts.ndjson")?,
-            streams: open("streams.ndjson")?,
-            measures: open("measures.ndjson")?,
+            attempts: attempts?,
+            streams: streams?,
+            measures: measures?,
+            is_finished: false,
         })
     }
 
@@ -319,7 +350,7 @@ impl RawWriter {
         lines(&mut self.measures, measures).map_err(|error| cannot_write(&self.dir, &error))
     }
 
-    /// Writes `run.json`.
+    /// Writes `run.json`; the records of an earlier run, and its comparison, are replaced.
     ///
     /// # Errors
     /// If writing fails.
@@ -327,7 +358,17 @@ impl RawWriter {
         let result = self.attempts.flush().and_then(|()| self.streams.flush());
         let result = result.and_then(|()| self.measures.flush());
         result.map_err(|error| cannot_write(&self.dir, &error))?;
-        write_run(&self.dir, run)
+        write_run(&self.dir, run)?;
+        for name in LINES {
+            let path = self.dir.join(name);
+            fs::rename(unfinished(&self.dir, name), &path)
+                .map_err(|error| cannot_write(&path, &error))?;
+        }
+        self.is_finished = true;
+        for name in COMPARED {
+            let _ = fs::remove_file(self.dir.join(name));
+        }
+        Ok(())
     }
 }
 
@@ -431,4 +472,44 @@ fn read_lines<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>, LabError> {
         records.push(record);
     }
     Ok(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::AttemptKind;
+
+    #[test]
+    fn run_that_does_not_end_leaves_the_earlier_results() {
+        let dir = std::env::temp_dir().join(format!("lab-raw-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        let names = || {
+            let entries = fs::read_dir(&dir).unwrap();
+            let mut names: Vec<String> = entries
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            names.sort();
+            names
+        };
+        let attempt = Attempt::new("callers", AttemptKind::Call, 0, engine::Time::ZERO);
+        let mut first = RawWriter::create(&dir).unwrap();
+        first.trial(std::slice::from_ref(&attempt), &[]).unwrap();
+        first.finish(&RunRecord::default()).unwrap();
+        fs::write(dir.join("compare.json"), "{}").unwrap();
+        let earlier = names();
+        let record = fs::read(dir.join("attempts.ndjson")).unwrap();
+        assert_eq!(RawWriter::create(&dir).unwrap_err().exit_code(), 2);
+        let mut second = RawWriter::open(&dir, true).unwrap();
+        second.trial(&[], &[]).unwrap();
+        drop(second);
+        assert_eq!(names(), earlier);
+        assert_eq!(fs::read(dir.join("attempts.ndjson")).unwrap(), record);
+        // One that ends replaces them, and the comparison goes with them.
+        let third = RawWriter::open(&dir, true).unwrap();
+        third.finish(&RunRecord::default()).unwrap();
+        let left = ["attempts.ndjson", "measures.ndjson", "run.json", "streams.ndjson"];
+        assert_eq!(names(), left);
+        assert!(fs::read(dir.join("attempts.ndjson")).unwrap().is_empty());
+        fs::remove_dir_all(&dir).unwrap();
+    }
 }

@@ -55,6 +55,8 @@ pub enum AttemptOutcome {
     CutOff,
     /// Established, and the BYE of the generator got no response.
     ByeUnanswered,
+    /// A response had the branch of its request, and another Call-ID, CSeq or From tag (RFC 3261 section 8.2.6.2).
+    Mismatched,
     /// Due while the limit of open calls was reached.
     LimitReached,
     /// Due, and the generator could not start it (no socket, table full).
@@ -69,7 +71,7 @@ pub enum AttemptOutcome {
 
 impl AttemptOutcome {
     /// All of them, in the order of reports.
-    pub const ALL: [AttemptOutcome; 13] = [
+    pub const ALL: [AttemptOutcome; 14] = [
         AttemptOutcome::Completed,
         AttemptOutcome::Refused,
         AttemptOutcome::TimedOut,
@@ -78,6 +80,7 @@ impl AttemptOutcome {
         AttemptOutcome::NoMedia,
         AttemptOutcome::CutOff,
         AttemptOutcome::ByeUnanswered,
+        AttemptOutcome::Mismatched,
         AttemptOutcome::LimitReached,
         AttemptOutcome::CouldNotStart,
         AttemptOutcome::NotRegistered,
@@ -96,6 +99,7 @@ impl AttemptOutcome {
             AttemptOutcome::NoMedia => "no_media",
             AttemptOutcome::CutOff => "cut_off",
             AttemptOutcome::ByeUnanswered => "bye_unanswered",
+            AttemptOutcome::Mismatched => "mismatched",
             AttemptOutcome::LimitReached => "limit_reached",
             AttemptOutcome::CouldNotStart => "could_not_start",
             AttemptOutcome::NotRegistered => "not_registered",
@@ -115,6 +119,7 @@ impl AttemptOutcome {
             AttemptOutcome::NoMedia => "no media",
             AttemptOutcome::CutOff => "cut off by the other side",
             AttemptOutcome::ByeUnanswered => "BYE not answered",
+            AttemptOutcome::Mismatched => "response with another Call-ID, CSeq or From tag",
             AttemptOutcome::LimitReached => "not started: limit of open calls",
             AttemptOutcome::CouldNotStart => "not started: no socket or connection",
             AttemptOutcome::NotRegistered => "not started: the registration had failed",

@@ -4,11 +4,13 @@ use crate::agent::{self, AgentAccess, Described};
 use crate::caveats::{self, OfferedLoad};
 use crate::decimal::counted;
 use crate::error::{LabError, RunVerdict};
-use crate::experiment::{BUILT_IN, Experiment, File, Level, Sut, Thresholds, built_in};
+use crate::experiment::{BUILT_IN, Experiment, File, Level, Sut, Thresholds, built_in, toml_text};
 use crate::figures::{self, ThresholdCheck};
-pub use crate::files::write_json;
+pub(crate) use crate::files::out_dir;
+pub use crate::files::{check_apart, check_directory, check_places, write_json};
 use crate::hops::{self, DelaySplit};
 use crate::link;
+use crate::not_judged::{NOT_JUDGED, NotJudged};
 use crate::peak;
 use crate::progress::Display;
 use crate::raw::{self, CUT_SHORT, FORMAT, MachineRecord, RawWriter, RunRecord, TrialRecord};
@@ -75,6 +77,11 @@ fn unknown_experiment(name: &str) -> LabError {
     let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
     let mut studies: Vec<&str> = crate::study_names::NAMES.to_vec();
     studies.push(crate::study_names::STUDY_C);
+    if studies.contains(&name) {
+        return LabError::bad_input(format!(
+            "{name} is a study of several experiments: hornwork lab run {name}"
+        ));
+    }
     let near = config::did_you_mean(name, names.iter().chain(&studies).copied())
         .map(|near| format!("did you mean {near:?}? "))
         .unwrap_or_default();
@@ -107,10 +114,8 @@ pub fn load(name_or_file: &str, options: &RunOptions) -> Result<File, LabError> 
     };
     let mut overrides = for_other_system(&text, &options.set);
     overrides.extend(options.set.iter().cloned());
+    check_seed(options)?;
     if let Some(seed) = options.seed {
-        // TOML integers end at 2^63 - 1.
-        let seed = i64::try_from(seed)
-            .map_err(|_| LabError::bad_input("--seed: at most 9223372036854775807"))?;
         overrides.push(format!("seed={seed}"));
     }
     if let Some(repeat) = options.repeat {
@@ -126,6 +131,20 @@ pub fn load(name_or_file: &str, options: &RunOptions) -> Result<File, LabError> 
         eprintln!("warning: {warning}");
     }
     Ok(file)
+}
+
+/// Checks the seed of the command line: it becomes a TOML integer, which ends at 2^63 - 1.
+///
+/// # Errors
+/// A higher one.
+pub(crate) fn check_seed(options: &RunOptions) -> Result<(), LabError> {
+    match options.seed {
+        Some(seed) if i64::try_from(seed).is_err() => Err(LabError::bad_input(format!(
+            "--seed {seed}: expected at most {}",
+            i64::MAX
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// A key that the user sets although the levels of the experiment replace its value.
@@ -151,7 +170,7 @@ fn for_other_system(text: &str, overrides: &[String]) -> Vec<String> {
             let differs = format!(
                 "The system under test is another one ({other}): how it, its machine and its load differ from those of the study is not known here"
             );
-            vec![format!("study.differs=[{differs:?}]")]
+            vec![format!("study.differs=[{}]", toml_text(&differs))]
         }
     }
 }
@@ -185,6 +204,7 @@ pub(crate) struct Executed {
 /// [`LabError`] if the file is invalid, or if the machine cannot run it.
 pub fn run(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, LabError> {
     let file = load(name_or_file, options)?;
+    check_places(options.json.as_deref(), options.out.as_deref())?;
     let dir = out_dir(options.out.as_deref(), &file.experiment().name)?;
     let Executed {
         record: run,
@@ -192,7 +212,6 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, LabEr
         planned,
         refused,
     } = execute(&file, options, &dir)?;
-    crate::files::write_json(options.json.as_deref(), &run_json(&run, &published))?;
     // Standard output is reserved for JSON if it was requested there.
     if options.json.as_deref() != Some(Path::new("-")) {
         let table = crate::terminal::table(&run, &published);
@@ -202,6 +221,7 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, LabEr
     if let Some(refused) = refused {
         eprintln!("{refused}");
     }
+    write_json(options.json.as_deref(), &run_json(&run, &published))?;
     match run.cut_short {
         true => Err(LabError::Interrupted(format!(
             "interrupted: {} of {} started; figures and report cover the measurements until then",
@@ -216,8 +236,8 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, LabEr
 pub(crate) fn execute(file: &File, options: &RunOptions, dir: &Path) -> Result<Executed, LabError> {
     let levels = file.levels()?;
     check_subject(file, options)?;
-    probe_and_clear(file, options, dir)?;
-    let mut raw = RawWriter::create(dir)?;
+    probe_and_keep(file, options, dir)?;
+    let mut raw = RawWriter::open(dir, options.force)?;
     let mut run = new_run(file, options.simulate)?;
     run.overrides.clone_from(&options.set);
     let planned = levels.len() as u32 * file.experiment().repeat;
@@ -391,19 +411,17 @@ fn resolve(sut: &Sut) -> Result<Described, LabError> {
     }
 }
 
-/// Probes a foreign system under test, and only then removes the results of an earlier run from `dir`, if they may be
-/// replaced.
-pub(crate) fn probe_and_clear(
+/// Refuses results of an earlier run in `dir` that may not be replaced, without the wait for an answer, and probes a
+/// foreign system under test. Those that may be replaced stay until the run ends ([`RawWriter::finish`]).
+pub(crate) fn probe_and_keep(
     file: &File,
     options: &RunOptions,
     dir: &Path,
 ) -> Result<(), LabError> {
     if !options.force {
-        // Results that stay are reported without the wait for an answer.
         clear_results(dir, false)?;
     }
-    probe(file, options)?;
-    clear_results(dir, options.force)
+    probe(file, options)
 }
 
 /// Probes a foreign system under test.
@@ -462,7 +480,7 @@ pub(crate) fn clear_results(dir: &Path, force: bool) -> Result<(), LabError> {
     }
     if force {
         // The comparison was of the earlier run.
-        for name in ["compare.json", "compare.html", "compare-records.html"] {
+        for name in raw::COMPARED {
             let _ = std::fs::remove_file(dir.join(name));
         }
         // Without this file the directory contains no run; all other files are overwritten.
@@ -596,7 +614,7 @@ fn judge(
     }
     let mut remarks = outcomes.remarks;
     match details.is_empty() {
-        true => remarks.push(format!("not judged: {}", figures::NO_ATTEMPT)),
+        true => remarks.push(format!("{NOT_JUDGED}{}", figures::NO_ATTEMPT)),
         false => {
             remarks.extend(figures::unjudged_leaks(&checks, outcomes.leaks).map(str::to_owned));
         }
@@ -609,7 +627,7 @@ fn judge(
     let starved = offered.and_then(|offered| offered.fault());
     let link_faults = outcomes.links.iter().flat_map(|link| &link.faults);
     for fault in link_faults.chain(&starved) {
-        remarks.push(format!("not judged: {fault}"));
+        remarks.push(format!("{NOT_JUDGED}{fault}"));
         // Figures of another network or load say nothing of the SUT.
         for check in &mut checks {
             check.measured = None;
@@ -717,24 +735,6 @@ pub(crate) fn unix_seconds() -> Result<u64, LabError> {
         })
 }
 
-/// The directory for a run's results.
-pub(crate) fn out_dir(wanted: Option<&Path>, name: &str) -> Result<PathBuf, LabError> {
-    match wanted {
-        Some(dir) => Ok(dir.to_owned()),
-        None => {
-            let mut entropy = net::entropy().map_err(|error| {
-                LabError::cannot_run(format!("getrandom: {error}"), "run it outside the sandbox")
-            })?;
-            let unique = format!(
-                "hornwork-{name}-{}-{:06x}",
-                unix_seconds()?,
-                entropy.u32() & 0xff_ffff
-            );
-            Ok(std::env::temp_dir().join(unique))
-        }
-    }
-}
-
 /// The JSON output of `--json`: per trial the blocks of the demo, with plan, seed and verdict.
 pub(crate) fn run_json(run: &RunRecord, published: &Published) -> Value {
     let page = published.page.display().to_string();
@@ -775,6 +775,7 @@ pub(crate) fn run_json(run: &RunRecord, published: &Published) -> Value {
         "seed": run.seed,
         "verdict": run.verdict,
         "cut_short": run.cut_short,
+        "not_judged": NotJudged::of_trials(&run.trials),
         "search": run.search,
         "what": run.what,
         "overrides": run.overrides,
@@ -976,6 +977,8 @@ mod tests {
                 .contains("did you mean \"small-network\"?"),
             "{error}"
         );
+        let error = show("study-c").unwrap_err();
+        assert!(error.to_string().starts_with("study-c is a study"), "{error}");
         assert!(list().iter().any(|known| known.name == "small-network"
             && !known.title.is_empty()
             && known.seconds > 1.0));

@@ -132,7 +132,7 @@ pub fn failed_thresholds(trial: &TrialRecord) -> String {
         })
         .collect();
     match figures::verdict(&trial.checks) {
-        RunVerdict::NotMeasured => "no figure with a threshold was measured".to_owned(),
+        RunVerdict::NotMeasured => crate::not_judged::NO_FIGURE.to_owned(),
         _ => names.join(", "),
     }
 }
@@ -187,6 +187,7 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, La
             "{setting} has no effect on this search: {instead} is set in the experiment; set {instead}"
         )));
     }
+    run::check_places(options.json.as_deref(), options.out.as_deref())?;
     let dir = run::out_dir(options.out.as_deref(), &file.experiment().name)?;
     let Executed {
         record,
@@ -199,7 +200,6 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, La
         let found = record.search.as_ref().and_then(|search| search.result);
         object.insert("capacity".to_owned(), json!(found));
     }
-    crate::files::write_json(options.json.as_deref(), &value)?;
     if options.json.as_deref() != Some(Path::new("-")) {
         let table = crate::terminal::table(&record, &published);
         let page = published.page.display();
@@ -212,6 +212,7 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, La
     if let Some(refused) = refused {
         eprintln!("{refused}");
     }
+    run::write_json(options.json.as_deref(), &value)?;
     match record.cut_short {
         true => Err(LabError::Interrupted(format!(
             "interrupted after {} of at most {}; figures and report contain the results until then",
@@ -331,8 +332,8 @@ pub(crate) fn execute(
     })?;
     set_attempts(&mut file, &plan)?;
     run::check_subject(&file, options)?;
-    run::probe_and_clear(&file, options, dir)?;
-    let mut raw = RawWriter::create(dir)?;
+    run::probe_and_keep(&file, options, dir)?;
+    let mut raw = RawWriter::open(dir, options.force)?;
     let mut record = run::new_run(&file, options.simulate)?;
     record.overrides.clone_from(&options.set);
     run::handle_interrupts(options)?;

@@ -5,7 +5,11 @@ use codec::resample::Resampler;
 use codec::wav::Wav;
 use media::speech_quality::{self, MAX_SECONDS, RATE, SpeechQuality};
 use serde_json::{Value, json};
+use std::io::Read as _;
 use std::path::Path;
+
+/// Largest file that is read, bytes: four hours of telephone speech, or 60 s in any usual form.
+const MOST_BYTES: u64 = 256 << 20;
 
 /// Name of the method on pages and in records.
 pub const METHOD: &str = "ViSQOL v3, speech mode, 16 kHz, exponential mapping";
@@ -108,7 +112,13 @@ pub(crate) fn compare_call(reference: &Path, recording: &Path) -> Result<SpeechQ
 /// The file cannot be read, is no WAV file, or has a rate that cannot be converted.
 pub(crate) fn read(path: &Path) -> Result<(Vec<i16>, u32), LabError> {
     let bad = |error: String| LabError::bad_input(format!("{}: {error}", path.display()));
-    let file = std::fs::read(path).map_err(|error| bad(error.to_string()))?;
+    let mut file = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|opened| opened.take(MOST_BYTES + 1).read_to_end(&mut file))
+        .map_err(|error| bad(error.to_string()))?;
+    if file.len() as u64 > MOST_BYTES {
+        return Err(bad(format!("longer than {} MiB", MOST_BYTES >> 20)));
+    }
     let wav = Wav::parse(&file).map_err(|error| bad(error.to_string()))?;
     let samples = match wav.rate {
         RATE => wav.mono(),
@@ -117,4 +127,16 @@ pub(crate) fn read(path: &Path) -> Result<(Vec<i16>, u32), LabError> {
         }
     };
     Ok((samples, wav.rate))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endless_file_is_refused() {
+        let error = read(Path::new("/dev/zero")).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("longer than 256 MiB"), "{error}");
+    }
 }

@@ -3,6 +3,7 @@
 use crate::decimal::{counted, plain};
 use crate::error::RunVerdict;
 use crate::figures::ThresholdCheck;
+use crate::not_judged::{NOT_MEASURED, NotJudged};
 use crate::output::columns;
 use crate::raw::{RunRecord, TrialRecord};
 use crate::record::AttemptOutcome;
@@ -11,9 +12,6 @@ use crate::statistics::{INTERVAL_COLUMN, has_too_few_samples};
 use crate::trial::RAN_IN_VIRTUAL_TIME;
 use std::collections::BTreeSet;
 use std::fmt::Write;
-
-/// In a remark that names why a trial has no figures.
-const NOT_MEASURED: &str = ": not measured, ";
 
 /// Runs with more trials print no lines about the delay of each.
 const MOST_DELAY_LINES: usize = 4;
@@ -202,6 +200,18 @@ fn reasons_not_measured(trials: &[TrialRecord]) -> String {
     reasons.iter().map(|reason| format!("{reason}\n")).collect()
 }
 
+/// The trials that were not judged, with the reasons and the exit code that follows; empty without any.
+fn not_judged_line(run: &RunRecord, verdict: RunVerdict) -> String {
+    let Some(open) = NotJudged::of_trials(&run.trials) else {
+        return String::new();
+    };
+    let code = match run.cut_short {
+        true => String::new(),
+        false => format!(" (exit code {})", verdict.exit_code()),
+    };
+    format!("not judged: {}{code}\n", open.text())
+}
+
 /// The levels of a run with their main figures, the thresholds that failed, and the study's figures if the experiment
 /// names them.
 pub fn table(run: &RunRecord, published: &Published) -> String {
@@ -364,6 +374,7 @@ pub fn table(run: &RunRecord, published: &Published) -> String {
         ];
         out.push_str(&columns(&headings, &rows));
     }
+    out.push_str(&not_judged_line(run, published.verdict));
     out
 }
 
@@ -419,5 +430,13 @@ mod tests {
             trial.verdict = RunVerdict::NotMeasured;
         }
         assert_eq!(reasons_not_measured(&open), format!("{cause}\n"));
+        // The last line counts them, and names the exit code.
+        let run = RunRecord {
+            trials: open.to_vec(),
+            ..RunRecord::default()
+        };
+        let line = not_judged_line(&run, RunVerdict::NotMeasured);
+        assert_eq!(line, format!("not judged: 2 of 2 trials: {cause} (exit code 4)\n"));
+        assert_eq!(not_judged_line(&RunRecord::default(), RunVerdict::Passed), "");
     }
 }

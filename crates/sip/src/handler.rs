@@ -2,6 +2,7 @@
 
 use crate::Endpoint;
 use crate::api::{Flow, Indication, NewRequestAction};
+use crate::mismatch::{RequestOwner, ResponseMismatch};
 use engine::{ConnectionId, Time};
 use wire::sip::Message;
 
@@ -38,6 +39,17 @@ pub trait Handler {
     fn needs_connection(&self, connection: ConnectionId) -> bool {
         let _ = connection;
         false
+    }
+
+    /// Whether responses are compared with their requests ([`Handler::on_mismatch`]).
+    fn compares_responses(&self) -> bool {
+        false
+    }
+
+    /// A field of a response is not that of the request whose branch it has. It is processed as others nevertheless,
+    /// unless the method of CSeq is another one.
+    fn on_mismatch(&mut self, owner: RequestOwner, field: ResponseMismatch) {
+        let _ = (owner, field);
     }
 
     /// Reports an event. Commands to `endpoint` are allowed at once; they never call the handler from within.

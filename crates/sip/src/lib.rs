@@ -24,6 +24,7 @@ mod kept_flow;
 mod leg;
 pub mod locate;
 mod method_name;
+mod mismatch;
 mod moved_dialogs;
 mod moved_table;
 mod outbox;
@@ -51,6 +52,7 @@ pub use api::{
 pub use compose::reason as reason_phrase;
 pub use config::{EndpointConfig, SessionConfig, TimerConfig};
 pub use endpoint::Endpoint;
+pub use mismatch::{RequestOwner, ResponseMismatch};
 pub use moved_dialogs::DetachedDialog;
 pub use moved_table::MovedDialogs;
 pub use precondition::{PRECONDITION, PRECONDITION_FAILURE, Preconditions, Unmet};

@@ -516,8 +516,8 @@ impl Endpoint {
             self.drops.count(DropReason::SipViaMismatch);
             return;
         }
-        let slot = self.client_of_branch(via.branch());
-        let slot = match (slot, cseq.method) {
+        let by_branch = self.client_of_branch(via.branch());
+        let slot = match (by_branch, cseq.method) {
             (Some(slot), Method::Cancel) => self
                 .clients
                 .get(slot as usize)
@@ -536,9 +536,14 @@ impl Endpoint {
         let Some((slot, owner)) =
             slot.and_then(|slot| Some((slot, self.clients.get(slot as usize)?.owner)))
         else {
+            // The 200 to a CANCEL may come after its transaction.
+            if let Some(slot) = by_branch.filter(|_| cseq.method != Method::Cancel) {
+                self.report_mismatch(slot, response, handler);
+            }
             self.drops.count(DropReason::SipStrayResponse);
             return;
         };
+        self.report_mismatch(slot, response, handler);
         let received = Received {
             message: response,
             flow,

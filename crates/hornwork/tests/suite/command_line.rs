@@ -617,6 +617,46 @@ fn demo_that_cannot_run_fails_at_once() {
     );
 }
 
+/// An hour of work is not lost for a folder that does not exist.
+#[test]
+fn place_of_the_results_is_tried_before_the_work() {
+    let json = ["--json", "no/such/folder/x.json"];
+    for arguments in [
+        &["lab", "run", "small-network", "--simulate"][..],
+        &["lab", "run", "study-u", "--quick", "--simulate"],
+        &["lab", "run", "study-c", "--quick"],
+        &["lab", "search", "call-rate", "--simulate"],
+        &["lab", "datasheet", "--out", "target/no-datasheet"],
+        &[
+            "lab",
+            "plan",
+            "--subscribers=1000",
+            "--busy-hour-calls=2",
+            "--hold=120",
+            "--protection=none",
+        ],
+        &["lab", "link", "--a", "none0", "--b", "none1"],
+        &["lab", "conversation", "--delay-ms", "10"],
+    ] {
+        let output = hornwork(&[arguments, &json].concat());
+        let log = error(&output);
+        assert_eq!(code(&output), 3, "{arguments:?}: {log}");
+        let words = ["--json no/such/folder/x.json", "make the directory no/such/folder first"];
+        assert!(words.iter().all(|words| log.contains(words)), "{arguments:?}: {log}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    }
+    for arguments in [
+        &["lab", "run", "small-network", "--out", "/proc/x"][..],
+        &["lab", "datasheet", "--quick", "--out", "Cargo.toml/x"],
+    ] {
+        let output = hornwork(arguments);
+        let log = error(&output);
+        assert_eq!(code(&output), 3, "{arguments:?}: {log}");
+        assert!(log.contains("--out") && log.contains("remedy:"), "{arguments:?}: {log}");
+    }
+    assert!(!root().join("no").exists() && !root().join("target/no-datasheet").exists());
+}
+
 /// The destination of calls without routes, one line for each interface.
 #[test]
 fn check_prints_the_destination_of_calls_without_routes() {

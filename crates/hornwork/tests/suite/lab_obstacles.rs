@@ -330,29 +330,49 @@ stop_s = 1
         continue
     s.sendto(b"#,
     );
-    std::fs::write(folder.join("nonsense.toml"), answering).unwrap();
-    let mut line = vec!["lab", "run", "call-rate", "--subject", "./nonsense.toml"];
-    line.extend(["--out", "calls"]);
-    for set in [
-        "levels=",
-        "study=",
-        "thresholds.figure=",
-        "callers.rate=20",
-        "callers.duration_seconds=1",
-        "callers.hold_seconds=0.3",
-        "settle_seconds=3",
-    ] {
-        line.extend(["--set", set]);
-    }
-    let done = Command::new(PROGRAM)
-        .args(line)
-        .current_dir(&folder)
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&done.stdout).into_owned();
-    assert_eq!(done.status.code(), Some(1), "{text}");
+    let run = |text: &str, out: &str| -> String {
+        std::fs::write(folder.join("nonsense.toml"), text).unwrap();
+        let mut line = vec!["lab", "run", "call-rate", "--subject", "./nonsense.toml"];
+        line.extend(["--out", out]);
+        for set in [
+            "levels=",
+            "study=",
+            "thresholds.figure=",
+            "callers.rate=20",
+            "callers.duration_seconds=1",
+            "callers.hold_seconds=0.3",
+            "settle_seconds=3",
+        ] {
+            line.extend(["--set", set]);
+        }
+        let done = Command::new(PROGRAM)
+            .args(line)
+            .current_dir(&folder)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert_eq!(done.status.code(), Some(1), "{text}");
+        text
+    };
+    let text = run(&answering, "calls");
     assert!(
         text.contains("answers with bytes that are no SIP: sip_unparsable"),
         "{text}"
     );
+    // One that answers each call in the name of another one.
+    let method = "data.startswith(b\"OPTIONS\")";
+    assert!(answering.contains(method));
+    let mixed = answering
+        .replace(method, "not data.startswith(b\"ACK\")")
+        .replace("[b\"SIP/2.0 200 OK\"] + kept", "[b\"SIP/2.0 200 OK\"] + [other(line) for line in kept]")
+        .replace("while True:", "def other(line): return b\"Call-ID: x\" if line[:1] in b\"Cc\" and line[1:2] in b\"Aa\" and not data.startswith(b\"OPTIONS\") else line\nwhile True:");
+    assert!(mixed.contains("def other"), "{mixed}");
+    let text = run(&mixed, "mixed");
+    assert!(
+        text.contains("response with another Call-ID, CSeq or From tag"),
+        "{text}"
+    );
+    let record = json(&folder, "mixed/run.json");
+    let remarks = record["trials"][0]["remarks"].to_string();
+    assert!(remarks.contains("with another Call-ID, CSeq or From tag than the request"), "{remarks}");
 }

@@ -52,7 +52,9 @@ impl EndName {
                 local.parse().map_err(|_| bad())?,
                 peer.parse().map_err(|_| bad())?,
             );
-            return match local.is_ipv6() == peer.is_ipv6() {
+            // A port that the system chooses is known to no sender, and nothing can be sent to port 0.
+            let has_ports = local.port() != 0 && peer.port() != 0;
+            return match local.is_ipv6() == peer.is_ipv6() && has_ports {
                 true => Ok(EndName::Udp(local, peer)),
                 false => Err(bad()),
             };
@@ -151,6 +153,10 @@ impl LinkEnd {
                 for _ in 0..50 {
                     if info.is_up {
                         break;
+                    }
+                    if net::stops() > 0 {
+                        let text = format!("interrupted while {name} came up");
+                        return Err(LabError::Interrupted(text));
                     }
                     std::thread::sleep(Duration::from_millis(100));
                     info = InterfaceInfo::of(name).map_err(failed)?;
@@ -417,6 +423,8 @@ mod tests {
             "tun:",
             "udp:7000",
             "udp:[::1]:1=127.0.0.1:2",
+            "udp:127.0.0.1:0=127.0.0.1:5004",
+            "udp:127.0.0.1:7000=127.0.0.1:0",
         ] {
             assert!(name(bad).is_err(), "{bad}");
         }

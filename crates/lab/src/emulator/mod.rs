@@ -9,7 +9,7 @@ pub mod settings;
 use crate::decimal::{counted, plain};
 use crate::error::{LabError, RunVerdict};
 use crate::raw::NoiseRecord;
-use crate::statistics::Interval;
+use crate::statistics::{Interval, has_too_few_samples};
 use ::engine::{Entropy, Time};
 use control::RequestQueue;
 use ends::EndName;
@@ -81,6 +81,7 @@ struct EmulatorRun {
 /// # Errors
 /// A right or an interface is missing, or an interface goes away; then the figures until then are printed, too.
 pub fn run(options: &EmulatorOptions) -> Result<RunVerdict, LabError> {
+    crate::files::check_places(options.json.as_deref(), None)?;
     let signals = net::Signals::install()
         .map_err(|error| LabError::cannot_run(format!("signal handlers: {error}"), ""))?;
     // A link that outlives its terminal would carry each frame beside the next link between its interfaces.
@@ -238,6 +239,40 @@ fn loss_holds(line: &LineFigures) -> bool {
     (lost - exposed * p).abs() <= spread + whole
 }
 
+/// Least number of losses that a direction has to expect for its loss to be judged: with fewer, a link without any loss
+/// would pass.
+const LEAST_LOSSES: f64 = 10.0;
+
+/// Whether the packets suffice to judge the loss. Without one in the settings each lost packet is a fault.
+fn judges_loss(line: &LineFigures) -> bool {
+    let share = line.settings.config().loss.share();
+    match share > 0.0 {
+        true => line.exposed.0 as f64 * share >= LEAST_LOSSES,
+        false => line.counts.arrived > 0,
+    }
+}
+
+/// The figures for which a direction has too few packets, as a sentence.
+fn not_judged(line: &LineFigures, name: &str) -> Option<String> {
+    let arrived = line.counts.arrived;
+    Some(match (arrived, judges_loss(line)) {
+        (0, _) if line.exposed.0 == 0 => {
+            format!("{name}: no packet arrived, so its delay and loss are not known")
+        }
+        (0, _) => format!("{name}: no packet arrived, so its delay is not known"),
+        (_, false) => format!(
+            "{name}: the loss: {} are too few for {} %",
+            counted(line.exposed.0, "packet"),
+            plain(line.settings.config().loss.share() * 100.0)
+        ),
+        (_, true) if has_too_few_samples(arrived, 0.99) => format!(
+            "{name}: {} are too few for a 99th percentile: it is close to the latest one",
+            counted(arrived, "packet")
+        ),
+        _ => return None,
+    })
+}
+
 /// Interval of the loss. Losses that come in bursts are no independent events.
 fn loss_interval(line: &LineFigures) -> Interval {
     loss_interval_of(line.exposed, &line.settings.config().loss)
@@ -313,6 +348,10 @@ fn text_of(run: &EmulatorRun) -> String {
             ));
         }
     }
+    for (line, name) in run.figures.iter().zip(DIRECTIONS) {
+        let open = not_judged(line, name);
+        text.extend(open.map(|open| format!("not judged: {open}\n")));
+    }
     for fault in &run.faults {
         text.push_str(&format!("failed: {fault}\n"));
     }
@@ -339,6 +378,8 @@ pub fn line_json(line: &LineFigures, name: &str) -> Value {
         "loss_packets": line.exposed.0,
         "loss_lost": line.exposed.1,
         "loss_holds": loss_holds(line),
+        "loss_judged": judges_loss(line),
+        "not_judged": not_judged(line, name),
         "queue_full": counts.queue_full,
         "codel_drops": counts.codel,
         "too_large": counts.too_large,
@@ -450,6 +491,25 @@ mod tests {
         assert_eq!((&json["lost"], &json["loss_lost"]), (&json!(1), &json!(0)));
         assert_eq!(json["loss_packets"], 31);
         assert_eq!(json["discarded"], 0);
+    }
+
+    #[test]
+    fn few_packets_are_no_judgement() {
+        let with = |arrived: u64, exposed: u64, percent: f64| {
+            let mut line = line(arrived, 0.1);
+            line.exposed = (exposed, 0);
+            line.settings.loss = percent / 100.0;
+            line
+        };
+        let text = |line: &LineFigures| not_judged(line, "a-to-b").unwrap_or_default();
+        assert!(text(&with(0, 0, 0.0)).contains("no packet arrived"));
+        let few = with(400, 400, 1.0);
+        assert_eq!(text(&few), "a-to-b: the loss: 400 packets are too few for 1 %");
+        assert_eq!(line_json(&few, "a-to-b")["loss_judged"], false);
+        assert!(text(&with(299, 299, 0.0)).contains("299 packets are too few for a 99th percentile"));
+        let enough = with(1_000, 1_000, 1.0);
+        assert_eq!(not_judged(&enough, "a-to-b"), None);
+        assert_eq!(line_json(&enough, "a-to-b")["loss_judged"], true);
     }
 
     #[test]

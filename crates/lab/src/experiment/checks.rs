@@ -9,6 +9,12 @@ use crate::subject::{self, SubjectPlace};
 const MAX_NODES: u8 = 16;
 /// Longest time of a setting: ten days, seconds.
 const MAX_SECONDS: f64 = 864_000.0;
+/// Highest rate of a workload, attempts per second: of a mistyped one, all attempts would be due at the same time.
+const MAX_RATE: f64 = 1e6;
+/// Most streams: each has two ports at the receiver, from 31,000 on in virtual time.
+const MAX_STREAMS: u64 = 17_000;
+/// Least share of a core that the border may have, percent: below it a datagram takes more than 4 ms.
+const LEAST_CPU_PERCENT: f64 = 0.1;
 
 /// Checks media nodes.
 pub(super) fn check_nodes(experiment: &Experiment) -> Result<(), String> {
@@ -130,14 +136,20 @@ impl WorkloadRate {
         } = self;
         let [to, seconds] = self.ramp;
         if *pace != PaceKind::Ramp {
-            return match rate.is_finite() && *rate > 0.0 {
+            return match *rate > 0.0 && *rate <= MAX_RATE {
                 true => Ok(()),
-                false => Err(format!("{table}.rate = {rate}: expected more than 0")),
+                false => Err(format!(
+                    "{table}.rate = {rate}: expected more than 0, at most {MAX_RATE}"
+                )),
             };
         }
-        for (key, value) in [("rate", *rate), ("ramp_to", to), ("ramp_seconds", seconds)] {
-            if !(value.is_finite() && value >= 0.0) {
-                return Err(format!("{table}.{key} = {value}: expected 0 or more"));
+        for (key, value, most) in [
+            ("rate", *rate, MAX_RATE),
+            ("ramp_to", to, MAX_RATE),
+            ("ramp_seconds", seconds, MAX_SECONDS),
+        ] {
+            if !(0.0..=most).contains(&value) {
+                return Err(format!("{table}.{key} = {value}: expected 0 to {most}"));
             }
         }
         // A ramp may begin or end at 0, but not both.
@@ -155,6 +167,20 @@ pub(super) fn check_numbers(experiment: &Experiment) -> Result<(), String> {
     check_rates(experiment)?;
     check_times(experiment)?;
     check_bounds(&experiment.thresholds)?;
+    let cpu = experiment.sut.cpu_percent;
+    if cpu != 0.0 && !(LEAST_CPU_PERCENT..=100.0).contains(&cpu) {
+        return Err(format!(
+            "sut.cpu_percent = {cpu}: expected {LEAST_CPU_PERCENT} to 100, or 0 for all of a core"
+        ));
+    }
+    if let Some(streams) = &experiment.streams
+        && !(1..=MAX_STREAMS).contains(&streams.count)
+    {
+        return Err(format!(
+            "streams.count = {}: expected 1 to {MAX_STREAMS}",
+            streams.count
+        ));
+    }
     let mut levels = experiment.levels.iter().flat_map(|levels| &levels.values);
     match levels.find(|value| !value.is_finite()) {
         Some(value) => Err(format!("levels.values: {value} is no level")),
@@ -185,6 +211,12 @@ fn check_times(experiment: &Experiment) -> Result<(), String> {
     }
     if let Some(plan) = &experiment.streams {
         times.push(("streams.duration_seconds", plan.duration_seconds));
+    }
+    if let Some(plan) = &experiment.conference {
+        times.extend([
+            ("conference.warm_up_seconds", plan.warm_up_seconds),
+            ("conference.duration_seconds", plan.duration_seconds),
+        ]);
     }
     let most = |key: &str| match key.ends_with("_ms") {
         true => MAX_SECONDS * 1e3,
@@ -267,7 +299,19 @@ fn check_rates(experiment: &Experiment) -> Result<(), String> {
         experiment.registrations.as_ref().map(registrations),
         experiment.streams.as_ref().map(streams),
     ];
-    all.iter().flatten().try_for_each(WorkloadRate::check)
+    all.iter().flatten().try_for_each(WorkloadRate::check)?;
+    let refresh = experiment.registrations.as_ref();
+    let others = [
+        ("registrations.refresh_rate", refresh.map(|plan| plan.refresh_rate)),
+        ("conference.rate", experiment.conference.as_ref().map(|plan| plan.rate)),
+    ];
+    match others.iter().find(|(_, rate)| rate.is_some_and(|rate| rate > MAX_RATE)) {
+        Some((key, rate)) => Err(format!(
+            "{key} = {}: expected at most {MAX_RATE}",
+            rate.unwrap_or_default()
+        )),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -294,6 +338,16 @@ mod tests {
             ),
             ("media-nodes", "callers.rate=nan", "callers.rate = NaN"),
             ("media-nodes", "callers.rate=inf", "callers.rate = inf"),
+            (
+                "media-nodes",
+                "callers.rate=1e300",
+                "expected more than 0, at most 1000000",
+            ),
+            (
+                "conference-jitter",
+                "conference.rate=1e9",
+                "conference.rate = 1000000000: expected at most 1000000",
+            ),
             (
                 "small-network",
                 "registrations.rate=0",
@@ -332,6 +386,10 @@ mod tests {
                 ["callers.rate=1", "callers.ramp_to=-5"],
                 "callers.ramp_to = -5",
             ),
+            (
+                ["callers.rate=1", "callers.ramp_to=1e12"],
+                "expected 0 to 1000000",
+            ),
         ] {
             let error = ramp(&sets).unwrap_err();
             assert!(error.contains(words), "{error}");
@@ -368,6 +426,24 @@ mod tests {
                 "expected 0 to 864000000",
             ),
             ("rtp-streams", "streams.duration_seconds=-1", "= -1"),
+            (
+                "conference-jitter",
+                "conference.warm_up_seconds=1e300",
+                "expected 0 to 864000",
+            ),
+            (
+                "rtp-streams",
+                "levels.values=[0]",
+                "streams.count = 0: expected 1 to 17000",
+            ),
+            (
+                "rtp-streams",
+                "levels.values=[20000]",
+                "expected 1 to 17000",
+            ),
+            ("overload", "sut.cpu_percent=1e-300", "sut.cpu_percent ="),
+            ("overload", "sut.cpu_percent=-4", "sut.cpu_percent = -4"),
+            ("overload", "sut.cpu_percent=nan", "expected 0.1 to 100"),
             (
                 "call-rate",
                 "thresholds.response_p99_ms=nan",

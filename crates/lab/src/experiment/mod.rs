@@ -37,5 +37,23 @@ pub use search_plan::{SearchMethod, SearchPlan};
 pub use study::{CAPACITY, Study, StudyLevel};
 pub use template::{escape, fill};
 
+/// A text as a TOML value, for an override: Rust's own escapes are others for marks of the direction of writing.
+pub fn toml_text(text: &str) -> String {
+    toml_edit::Value::from(text).to_string()
+}
+
 /// Most repetitions of one run; a typing error must not cause a run of years.
 pub(crate) const MOST_REPETITIONS: u32 = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_users_are_valid_overrides() {
+        for text in ["./my lab/x.toml", "\u{200f}\u{5d0}.toml", "a\"b\\c\n", ""] {
+            let parsed: toml_edit::Value = toml_text(text).parse().unwrap();
+            assert_eq!(parsed.as_str(), Some(text));
+        }
+    }
+}

@@ -21,7 +21,7 @@ use engine::{Entropy, Time, Transport};
 use protect::sdes::{CryptoAttribute, SdesAgreement};
 use sip::{
     Ending, Endpoint, Failure, Fork, Indication, Invite, LegId, Login, MessageContent, Refused,
-    ServerTransaction, Target, TransactionId,
+    ResponseMismatch, ServerTransaction, Target, TransactionId,
 };
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -106,6 +106,8 @@ pub(crate) struct HostCall {
     volte: Option<Box<volte::Volte>>,
     /// BYE of the peer is the planned end.
     peer_hangs_up: bool,
+    /// A field of a response was not that of its request.
+    mismatch: Option<ResponseMismatch>,
 }
 
 impl HostCall {
@@ -234,6 +236,7 @@ impl HostState {
             volte: volte::Volte::caller(&plan),
             hangs_up: plan.hang_up == HangUp::Caller,
             peer_hangs_up: plan.hang_up == HangUp::Callee,
+            mismatch: None,
         });
         if self.find_socket(key) {
             self.place(endpoint, key, now);
@@ -873,9 +876,15 @@ impl HostState {
             && received == Some(0)
             && !silent
             && talked >= MEDIA_EXPECTED;
-        attempt.outcome = match outcome {
-            AttemptOutcome::Completed if deaf && !call.held => AttemptOutcome::NoMedia,
-            outcome => outcome,
+        attempt.outcome = match (outcome, call.mismatch) {
+            (_, Some(field)) => {
+                // The answer to another request is none to this one.
+                attempt.established = None;
+                note(&mut attempt.why, &mismatch_text(field));
+                AttemptOutcome::Mismatched
+            }
+            (AttemptOutcome::Completed, None) if deaf && !call.held => AttemptOutcome::NoMedia,
+            (outcome, None) => outcome,
         };
         if let Some(result) = result {
             self.keep_stream(result, &attempt);
@@ -901,6 +910,13 @@ impl HostState {
         self.record(attempt, now);
     }
 
+    /// Keeps the first field of a call's responses that was not that of its request.
+    pub(super) fn note_call_mismatch(&mut self, user: u64, field: ResponseMismatch) {
+        if let Some(call) = self.call(HostCallKey::of_user(user)) {
+            call.mismatch.get_or_insert(field);
+        }
+    }
+
     pub(crate) fn keep_stream(&mut self, mut result: StreamResult, attempt: &Attempt) {
         result.record.workload = attempt.workload.clone();
         result.record.number = attempt.number;
@@ -923,6 +939,11 @@ impl HostState {
         }
         self.abandon_registrations(now);
     }
+}
+
+/// Reason of an attempt with such a response.
+pub(super) fn mismatch_text(field: ResponseMismatch) -> String {
+    format!("{} of a response is not that of its request", field.name())
 }
 
 /// Appends to the reason of an attempt.

@@ -52,7 +52,10 @@ use protect::digest::DigestServer;
 use protect::esp::VoiceReceiver;
 use record::AttemptRecords;
 use register::UserRegistration;
-use sip::{Endpoint, EndpointConfig, Flow, Handler, Indication, ListenerConfig, ListenerId};
+use sip::{
+    Endpoint, EndpointConfig, Flow, Handler, Indication, ListenerConfig, ListenerId, RequestOwner,
+    ResponseMismatch,
+};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -134,6 +137,8 @@ pub struct Results {
     pub send_times: SendTimes,
     /// Calls and streams for which there was no socket.
     pub shortage: Option<SocketShortage>,
+    /// Responses with another Call-ID, CSeq or From tag than the request whose branch they had.
+    pub mismatched: u64,
 }
 
 /// Timers of calls and streams.
@@ -219,6 +224,8 @@ pub(crate) struct HostState {
     pub(crate) fatal: Option<String>,
     /// Calls and streams for which there was no socket.
     pub(crate) shortage: Option<SocketShortage>,
+    /// Responses whose fields were not those of their requests.
+    mismatched: u64,
 }
 
 impl LabHost {
@@ -320,6 +327,7 @@ impl LabHost {
                 phone_events: VecDeque::new(),
                 fatal: None,
                 shortage: None,
+                mismatched: 0,
                 plan,
                 entropy,
                 identities,
@@ -400,6 +408,7 @@ impl LabHost {
             streams: std::mem::take(&mut self.inner.received_streams),
             send_times: std::mem::take(&mut self.inner.media.send_times),
             shortage: self.inner.shortage.take(),
+            mismatched: self.inner.mismatched,
         }
     }
 
@@ -544,6 +553,20 @@ impl Engine for LabHost {
 impl Handler for HostState {
     fn needs_connection(&self, connection: ConnectionId) -> bool {
         self.is_reached_by(connection)
+    }
+
+    fn compares_responses(&self) -> bool {
+        // A phone takes them as other phones do.
+        self.plan.phone.is_none()
+    }
+
+    fn on_mismatch(&mut self, owner: RequestOwner, field: ResponseMismatch) {
+        self.mismatched += 1;
+        match owner {
+            RequestOwner::Leg(user) => self.note_call_mismatch(user, field),
+            RequestOwner::OutOfDialog(user) => self.note_registration_mismatch(user, field),
+            RequestOwner::Endpoint => {}
+        }
     }
 
     fn on_indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {

@@ -5,7 +5,7 @@ use super::{LabHost, PhoneOccurrence};
 use crate::link;
 use crate::pace::ArrivalProcess;
 use crate::phone::voice_call;
-use crate::record::StreamRecord;
+use crate::record::{AttemptOutcome, StreamRecord};
 use codec::Format;
 use engine::{
     CloseReason, ConnectionId, Datagram, DropReason, Engine as _, Entropy, Input, Output, SocketId,
@@ -347,6 +347,41 @@ fn rtcp_at_the_sip_port_is_no_malformed_message() {
     assert_eq!(unparsable(report(200, 6)), 0);
     assert_eq!(unparsable(report(201, 1)), 0);
     assert_eq!(unparsable(b"no SIP".to_vec()), 1);
+}
+
+/// A caller of the load generator; a phone takes such answers as other phones do.
+#[test]
+fn answer_to_another_request_is_a_failure_of_its_own() {
+    let judged = |is_phone: bool, from: &str, to: &str| {
+        let mut plan = calling();
+        if !is_phone {
+            plan.phone = None;
+        }
+        let mut bench = Bench::new(plan);
+        let invite = bench.last("INVITE");
+        let answer = response(&invite, "200 OK", "", &sdp("sendrecv"));
+        let changed = answer.replacen(from, to, 1);
+        assert!(from == to || changed != answer, "{from}: {answer}");
+        bench.receive(&changed);
+        bench.last("ACK");
+        let results = bench.host.finish(bench.now);
+        let attempt = results.attempts.first().unwrap().clone();
+        (attempt, results.mismatched)
+    };
+    let (attempt, mismatched) = judged(false, "", "");
+    assert_eq!((attempt.outcome, mismatched), (AttemptOutcome::Unfinished, 0));
+    assert!(attempt.established.is_some());
+    for (from, to, field) in [
+        ("Call-ID: ", "Call-ID: x", "Call-ID of a response"),
+        ("CSeq: ", "CSeq: 7", "CSeq of a response"),
+        (";tag=", ";tag=x", "From tag of a response"),
+    ] {
+        let (attempt, mismatched) = judged(false, from, to);
+        assert_eq!((attempt.outcome, mismatched), (AttemptOutcome::Mismatched, 1));
+        assert!(attempt.why.contains(field), "{}", attempt.why);
+        assert_eq!(attempt.established, None);
+    }
+    assert_eq!(judged(true, "Call-ID: ", "Call-ID: x").1, 0);
 }
 
 #[test]

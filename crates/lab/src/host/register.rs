@@ -1,5 +1,6 @@
 //! Registrations: first, refresh, removal; each is an attempt.
 
+use super::calls::mismatch_text;
 use super::phone::PhoneOccurrence;
 use super::{HostState, HostTimer, identity, is_websocket};
 use crate::experiment::fill;
@@ -8,7 +9,8 @@ use crate::record::{Attempt, AttemptKind, AttemptOutcome};
 use engine::{ConnectionId, Entropy, Time, Transport};
 use protect::digest::{Algorithm, DigestServer, NonceKey, Refusal, Secret, ServerConfig};
 use sip::{
-    Endpoint, Failure, Flow, Login, MessageContent, OutOfDialogRequest, ServerTransaction, Target,
+    Endpoint, Failure, Flow, Login, MessageContent, OutOfDialogRequest, ResponseMismatch,
+    ServerTransaction, Target,
 };
 use std::time::Duration;
 use wire::sip::{Edit, HeaderId, Message, Method, NameAddr};
@@ -89,6 +91,8 @@ pub(crate) struct UserRegistration {
     leaves: bool,
     /// Whether it counts as open in the schedule.
     open: bool,
+    /// A field of a response to the present request was not that of the request.
+    mismatch: Option<ResponseMismatch>,
 }
 
 impl HostState {
@@ -128,6 +132,7 @@ impl HostState {
             answered_at: Time::ZERO,
             leaves: false,
             open: true,
+            mismatch: None,
         });
         self.unanswered_registrations += 1;
         self.send_register(endpoint, index, plan.expires, now);
@@ -360,6 +365,13 @@ impl HostState {
         self.respond(endpoint, transaction, 200, &content, now);
     }
 
+    /// Keeps the first field of the responses to a REGISTER that was not that of its request.
+    pub(super) fn note_registration_mismatch(&mut self, user: u64, field: ResponseMismatch) {
+        if let Some(entry) = self.registrations.get_mut(user as usize) {
+            entry.mismatch.get_or_insert(field);
+        }
+    }
+
     /// There was no response. A phone says whether the request could be sent; one that is registered over a connection
     /// registers again over a new one.
     pub(crate) fn registration_failed(
@@ -403,6 +415,14 @@ impl HostState {
         };
         let Some(mut attempt) = entry.attempt.take() else {
             return;
+        };
+        let (outcome, why) = match entry.mismatch.take() {
+            Some(field) => {
+                // The answer to another request is none to this one.
+                attempt.established = None;
+                (AttemptOutcome::Mismatched, mismatch_text(field))
+            }
+            None => (outcome, why),
         };
         // The server may be starting again.
         let retries = matches!(status, 0 | 500..600)

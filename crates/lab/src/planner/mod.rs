@@ -21,7 +21,7 @@ pub use estimate::{Estimate, IntervalEnd};
 pub use limits::{NodeRate, RaisedLimit};
 pub use loss::{LossCheck, simulate_loss};
 pub use nodes::{NodeCheck, NodePhase, PeakLoad};
-pub use real::{REAL_CALLS, RealCheck, RealOptions, RealRun, check_real};
+pub use real::{REAL_CALLS, RealCheck, RealOptions, RealRun, check_real, check_unused};
 pub use request::{Codec, MediaPath, PlanRequest, Protection, Redundancy, Signalling};
 
 use crate::decimal::plain;

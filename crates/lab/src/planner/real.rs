@@ -150,6 +150,20 @@ fn sets(request: &PlanRequest, calls: u32) -> Vec<String> {
     sets
 }
 
+/// Checks that a directory has no results of an earlier run, before the plan is computed and simulated.
+///
+/// # Errors
+/// If it has.
+pub fn check_unused(dir: &Path) -> Result<(), LabError> {
+    match dir.join("run.json").exists() {
+        true => Err(LabError::bad_input(format!(
+            "--check-real {}: it has results of an earlier run; name another directory",
+            dir.display()
+        ))),
+        false => Ok(()),
+    }
+}
+
 /// Runs calls of the request's kind, and compares their CPU time with that of the costs.
 ///
 /// # Errors
@@ -190,12 +204,7 @@ pub fn check_real(
         seed: Some(options.seed),
         ..RunOptions::default()
     };
-    if options.dir.join("run.json").exists() {
-        return Err(LabError::bad_input(format!(
-            "--check-real {}: it has results of an earlier run; name another directory",
-            options.dir.display()
-        )));
-    }
+    check_unused(&options.dir)?;
     run::handle_interrupts(&of_run)?;
     let file = run::load(name, &of_run)?;
     let executed = run::execute(&file, &of_run, &options.dir)?;

@@ -572,12 +572,16 @@ fn check_pacing(options: &ScenarioOptions, server: bool) -> Result<Option<String
     }
 }
 
+/// Highest rate, calls per second, and longest ramp, seconds.
+const MAX_RATE: f64 = 1e6;
+
 fn pace(options: &ScenarioOptions) -> Result<ArrivalProcess, LabError> {
     let rate = options.rate.unwrap_or(10.0);
-    let sound = |rate: f64| rate.is_finite() && rate >= 0.0;
+    // Of a higher rate all calls would be due at the same time.
+    let sound = |rate: f64| (0.0..=MAX_RATE).contains(&rate);
     if !sound(rate) || !options.rate_to.is_none_or(sound) || !sound(options.ramp) {
         return Err(LabError::bad_input(
-            "--rate, --rate-to and --ramp: expected numbers from 0",
+            "--rate, --rate-to and --ramp: expected numbers from 0 to 1000000",
         ));
     }
     match (options.rate_to, options.poisson) {

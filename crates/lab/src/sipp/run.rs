@@ -6,6 +6,7 @@ use super::outcome::{ScenarioResult, write_csv_head, write_csv_line};
 use super::settings::ScenarioSettings;
 use super::stats::Statistics;
 use crate::error::{LabError, RunVerdict};
+use crate::files::{check_places, write_json};
 use crate::sut::system_entropy;
 use crate::tls::TlsSettings;
 use engine::{Entropy, EventKind, Time};
@@ -42,24 +43,16 @@ const END: u32 = 2;
 /// # Errors
 /// An invalid scenario or option, or a failure of this machine.
 pub fn run(options: &ScenarioOptions) -> Result<RunVerdict, LabError> {
+    let json = options.json.as_deref();
+    check_places(json, None)?;
     let outcome = match options.simulate {
         true => simulate(options)?,
         false => on_sockets(options)?,
     };
-    let to_stdout = options
-        .json
-        .as_ref()
-        .is_some_and(|path| path.as_os_str() == "-");
-    if let Some(path) = &options.json {
-        let text = format!("{:#}\n", outcome.to_json());
-        match to_stdout {
-            true => crate::output::print(&text),
-            false => std::fs::write(path, text).map_err(|error| cannot_write(path, &error))?,
-        }
-    }
-    if !to_stdout {
+    if json != Some(Path::new("-")) {
         crate::output::print(&outcome.to_text());
     }
+    write_json(json, &outcome.to_json())?;
     Ok(outcome.verdict())
 }
 

@@ -29,6 +29,7 @@ use crate::decimal::{counted, plain};
 use crate::error::{LabError, RunVerdict};
 use crate::experiment::{CAPACITY, File, built_in};
 use crate::figures::ThresholdCheck;
+use crate::not_judged::{NO_FIGURE, NotJudged};
 use crate::output;
 use crate::progress::duration;
 use crate::raw::{MachineRecord, RunRecord};
@@ -123,6 +124,8 @@ pub(crate) fn run_plan(
     setting: &Setting,
 ) -> Result<RunVerdict, LabError> {
     let quick = setting.quick;
+    run::check_seed(options)?;
+    run::check_places(options.json.as_deref(), options.out.as_deref())?;
     let dir = run::out_dir(options.out.as_deref(), plan.name)?;
     run::clear_results(&dir, options.force)?;
     for part in &plan.parts {
@@ -260,11 +263,11 @@ fn finish(published: &PublishedStudy, options: &RunOptions) -> Result<RunVerdict
     let record = &published.record;
     let value = serde_json::to_value(record)
         .map_err(|error| LabError::bad_input(format!("run.json: {error}")))?;
-    run::write_json(options.json.as_deref(), &value)?;
     if options.json.as_deref() != Some(Path::new("-")) {
         let page = published.page.display();
         output::print(&format!("{}report: {page}\n", table(record)));
     }
+    run::write_json(options.json.as_deref(), &value)?;
     let ran = record.parts.iter().filter(|part| part.measured).count();
     if record.cut_short {
         return Err(LabError::Interrupted(format!(
@@ -456,6 +459,10 @@ pub(crate) fn publish(
             all.or_measured(part.verdict)
         });
     record.not_run = not_run(plan, record);
+    let open = parts.iter();
+    record.not_judged = open
+        .filter_map(|(part, measured)| not_judged(part, measured.as_ref()?))
+        .collect();
     record.study = rows::all(plan, &parts, record.setting == "quick");
     if !plan.compares {
         // The experiments' own comparisons are those of the studies.
@@ -508,6 +515,22 @@ fn verdict_of(plan: &StudyPlan, run: &RunRecord) -> RunVerdict {
     }
 }
 
+/// The points of a part that were not judged; `None` if all were.
+fn not_judged(part: &PartRecord, measured: &Measured) -> Option<NotJudged> {
+    let found = match measured {
+        Measured::Experiment(run, _) => NotJudged::of_trials(&run.trials),
+        Measured::Own(own) => own.not_judged.clone(),
+    };
+    let whole = || {
+        let cause = part.cause.clone();
+        NotJudged::whole(cause.unwrap_or_else(|| NO_FIGURE.to_owned()))
+    };
+    let is_open = part.verdict == RunVerdict::NotMeasured;
+    let mut found = found.or_else(|| is_open.then(whole))?;
+    found.part.clone_from(&part.name);
+    Some(found)
+}
+
 /// The parts of the plan without measurement; in an interrupted study those after the last one, too.
 fn not_run(plan: &StudyPlan, record: &SuiteRecord) -> Vec<NotRun> {
     let of_part = |part: &Part| {
@@ -552,6 +575,7 @@ fn table(record: &SuiteRecord) -> String {
         .gaps()
         .map_or(String::new(), |gaps| format!("; {gaps}"));
     text.push_str(&format!("verdict: {}{gaps}\n", record.verdict.name()));
+    text.push_str(&record.open_points());
     text
 }
 

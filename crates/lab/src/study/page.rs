@@ -108,6 +108,13 @@ fn head(html: &mut String, record: &SuiteRecord) {
             "<aside class=\"care\"><strong>Not complete.</strong> The verdict covers the other parts: {gaps}.</aside>"
         );
     }
+    for (place, open) in record.not_judged.iter().enumerate() {
+        let open = text(&format!("run.json#/not_judged/{place}"), &open.text());
+        let _ = write!(
+            html,
+            "<aside class=\"care\"><strong>Not judged.</strong> {open}.</aside>"
+        );
+    }
     if record.driver == "simulation" {
         let timed: Vec<&str> = record
             .parts

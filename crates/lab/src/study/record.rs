@@ -4,9 +4,11 @@ pub use super::reading::Reading;
 use crate::decimal::counted;
 use crate::error::{LabError, RunVerdict};
 use crate::files::{cannot_write, replace};
+use crate::not_judged::NotJudged;
 use crate::raw::MachineRecord;
 use crate::statistics::Interval;
 use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
@@ -224,6 +226,9 @@ pub struct OwnPart {
     /// Explanations of the results, for the page.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// Points of its measurement that were not judged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_judged: Option<NotJudged>,
 }
 
 /// How a part was measured.
@@ -303,6 +308,9 @@ pub struct SuiteRecord {
     /// The others: the verdict does not cover them.
     #[serde(default)]
     pub not_run: Vec<NotRun>,
+    /// Points of the parts that ran, which were not judged: the verdict does not cover them either.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_judged: Vec<NotJudged>,
     /// The user interrupted it.
     pub cut_short: bool,
 }
@@ -382,12 +390,63 @@ impl SuiteRecord {
             .collect();
         (!names.is_empty()).then(|| {
             format!(
-                "{} of {} not judged: {} (see the remarks)",
+                "{} of {} not judged: {}",
                 names.len(),
                 counted(self.planned_parts(), "part"),
                 names.join(", ")
             )
         })
+    }
+
+    /// The last lines of the summary: points that were not judged or have no figure, each with the reason, and the exit
+    /// code that the others give; empty if there are none.
+    pub(super) fn open_points(&self) -> String {
+        let mut text = String::new();
+        for open in &self.not_judged {
+            let _ = writeln!(text, "not judged: {}", open.text());
+        }
+        // The result of a search may lie below its lowest load.
+        let is_open = |row: &&StudyRow| {
+            let below = row.interval.as_ref().and_then(|interval| interval.high);
+            row.here.is_none() && below.is_none()
+        };
+        let mut reasons: Vec<(&str, usize)> = Vec::new();
+        for row in self.study.iter().filter(is_open) {
+            let reason = match row.remark.as_str() {
+                "" => "not measured",
+                remark => remark,
+            };
+            match reasons.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, count)) => *count += 1,
+                None => reasons.push((reason, 1)),
+            }
+        }
+        let rows: usize = reasons.iter().map(|(_, count)| count).sum();
+        if rows > 0 {
+            let reasons = reasons.iter().map(|(reason, count)| format!("{count}: {reason}"));
+            let reasons: Vec<String> = reasons.collect();
+            let _ = writeln!(
+                text,
+                "without a figure here: {rows} of {}: {}",
+                counted(self.study.len(), "figure"),
+                reasons.join("; ")
+            );
+        }
+        let points: u64 = self.not_judged.iter().map(|open| open.points).sum();
+        if points == 0 && self.not_run.is_empty() {
+            return text;
+        }
+        let code = match self.cut_short {
+            true => "verdict is that".to_owned(),
+            false => format!("verdict and the exit code {} are those", self.verdict.exit_code()),
+        };
+        let _ = writeln!(
+            text,
+            "not judged in all: {}, and {} that did not run: the {code} of the others",
+            counted(points, "point"),
+            counted(self.not_run.len(), "part"),
+        );
+        text
     }
 
     /// Number of parts of the plan.

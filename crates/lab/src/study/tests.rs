@@ -46,6 +46,7 @@ fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
         verdict: RunVerdict::Failed,
         remarks: vec!["one cipher is missing".to_owned()],
         notes: vec!["lines are emulated".to_owned()],
+        not_judged: None,
     })
 }
 
@@ -168,6 +169,15 @@ fn options_of_experiments_are_refused() {
         ..RunOptions::default()
     };
     assert_eq!(run("study-u", &options, true).unwrap_err().exit_code(), 2);
+    // Each part would refuse it, and nothing would be measured.
+    let seed = RunOptions {
+        seed: Some(u64::MAX),
+        simulate: true,
+        ..RunOptions::default()
+    };
+    let error = run("study-u", &seed, true).unwrap_err();
+    assert_eq!(error.exit_code(), 2);
+    assert!(error.to_string().contains("--seed 18446744073709551615: expected at most"), "{error}");
     assert!(is_study("study-s") && !is_study("call-rate"));
     assert!(
         list()
@@ -222,8 +232,20 @@ fn parts_without_time_are_announced_and_named_by_the_verdict() {
     assert!(table(&record).ends_with("verdict: passed\n"));
     // A part that ran, and whose threshold could not be judged, is none that passed.
     record.parts[0].verdict = RunVerdict::NotMeasured;
-    let words = "verdict: passed; 1 of 1 part not judged: a (see the remarks)\n";
+    let cause = "the generator could not keep up";
+    let trials = NotJudged::of("trial", 6, vec![cause.to_owned(); 2]).unwrap();
+    let own = Measured::Own(OwnPart {
+        not_judged: Some(trials),
+        ..OwnPart::default()
+    });
+    record.not_judged = not_judged(&record.parts[0], &own).into_iter().collect();
+    let words = "verdict: passed; 1 of 1 part not judged: a\nnot judged: 2 of 6 trials of a: the generator could not keep up\n\
+         not judged in all: 2 points, and 0 parts that did not run: the verdict and the exit code 0 are those of the others\n";
     assert!(table(&record).ends_with(words), "{}", table(&record));
+    // A part that names no point is one itself.
+    let whole = not_judged(&record.parts[0], &Measured::Own(OwnPart::default())).unwrap();
+    assert_eq!(whole.text(), "a: no figure with a threshold was measured");
+    assert_eq!(not_judged(&record.parts[1], &Measured::Own(OwnPart::default())), None);
 }
 
 #[test]

@@ -24,6 +24,7 @@ use crate::emulator::settings::{QueueLength, profile};
 use crate::error::{LabError, RunVerdict};
 use crate::experiment::MOST_REPETITIONS;
 use crate::files::{cannot_write, replace};
+use crate::not_judged::NotJudged;
 use crate::run::{RunOptions, trial_seed};
 use crate::study::{
     self, OwnPart, Part, PartContext, Reading, Setting as StudySetting, StudyPlan, StudyRow,
@@ -219,6 +220,7 @@ fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
     };
     let batches = batches(&setting);
     let total = batches.len();
+    let total_cells = batches.iter().map(Vec::len).sum();
     let mut cells: Vec<CellRecord> = Vec::new();
     for (index, batch) in batches.into_iter().enumerate() {
         if net::stops() > 0 {
@@ -271,7 +273,24 @@ fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
             false => RunVerdict::NotMeasured,
         },
         remarks: Vec::new(),
+        not_judged: cells_not_judged(&found.cells, total_cells),
     })
+}
+
+/// The cells whose figures do not count, or were not compared, with the reasons; those that an interrupted run did not
+/// begin are among them.
+fn cells_not_judged(cells: &[CellRecord], planned: usize) -> Option<NotJudged> {
+    let open = cells.iter().filter_map(|cell| {
+        let compared = cell.not_compared.first();
+        match cell.is_valid() {
+            true => compared.map(|why| format!("not compared with tshark: {why}")),
+            false => Some(cause_of(&[cell])),
+        }
+    });
+    let mut causes: Vec<String> = open.collect();
+    let missing = planned.saturating_sub(cells.len());
+    causes.extend((0..missing).map(|_| cause_of(&[])));
+    NotJudged::of("cell", planned, causes)
 }
 
 /// Runs the cells of a batch: at the same time, or one after the other in virtual time.
@@ -576,6 +595,27 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn cells_without_figures_are_counted_with_their_causes() {
+        let valid = CellRecord {
+            loss_percent: Some(0.0),
+            ..CellRecord::default()
+        };
+        assert_eq!(cells_not_judged(&[valid.clone()], 1), None);
+        let without = |cause: &str| CellRecord {
+            cause: Some(cause.to_owned()),
+            ..CellRecord::default()
+        };
+        let faulty = CellRecord {
+            faults: vec!["own error: too late".to_owned()],
+            ..valid.clone()
+        };
+        let cells = [valid, without("no openvpn"), without("no openvpn"), faulty];
+        let found = cells_not_judged(&cells, 6).unwrap();
+        let words = "5 of 6 cells: no openvpn; own error: too late; the run ended before it";
+        assert_eq!(found.text(), words);
     }
 
     #[test]

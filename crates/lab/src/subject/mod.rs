@@ -80,6 +80,8 @@ pub fn place(text: &str) -> Result<SubjectPlace, LabError> {
         None => Ok(SubjectPlace::Here(text.to_owned())),
         Some((name, agent)) => match agent.parse() {
             Ok(agent) => Ok(SubjectPlace::Agent(name.to_owned(), agent)),
+            // The path of a file may have the letter, too.
+            Err(_) if text.contains('/') => Ok(SubjectPlace::Here(text.to_owned())),
             Err(_) => Err(LabError::bad_input(format!(
                 "subject {text}: expected NAME@ADDRESS:PORT with the IP address of an agent"
             ))),
@@ -214,6 +216,8 @@ mod tests {
             SubjectPlace::Agent("sipp".to_owned(), address)
         );
         assert!(place("sipp@here").is_err());
+        let path = "./tests@home/sipp.toml";
+        assert_eq!(place(path).unwrap(), SubjectPlace::Here(path.to_owned()));
         let error = find("kamailo").unwrap_err().to_string();
         assert!(error.contains("did you mean \"kamailio\"?"), "{error}");
         assert!(find("./absent.toml").is_err());

@@ -55,8 +55,9 @@ impl Program {
         probe: Probe,
         stop: (StopSignal, Duration),
     ) -> Result<Program, LabError> {
+        // The log is gone with the directory of a subject that did not start.
         let cannot = |why: String| {
-            LabError::cannot_run(format!("{name}: {why}"), format!("see {}", log.display()))
+            LabError::cannot_run(format!("{name}: {why}"), "correct its program or its arguments")
         };
         let file = File::create(log).map_err(|error| cannot(error.to_string()))?;
         let copy = file

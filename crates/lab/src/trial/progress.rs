@@ -1,6 +1,7 @@
 //! Hosts of a trial on sockets: their common progress, the wait for their end, and remarks on their results.
 
 use super::{HostResults, HostThread, WaitLimits};
+use crate::decimal::counted;
 use crate::error::LabError;
 use crate::host::HostProgress;
 use crate::record::{Attempt, StreamRecord};
@@ -59,9 +60,19 @@ fn by_side<'a>(
     near.chain(far.iter().map(|host| ("callees", host)))
 }
 
-/// Drops of the hosts by reason, without SIP retransmissions.
+/// Responses that do not repeat the fields of their requests, and drops of the hosts by reason, without SIP
+/// retransmissions.
 pub(super) fn drop_remarks(near: &[HostResults], far: &[HostResults]) -> Vec<String> {
-    by_side(near, far)
+    let mismatched = by_side(near, far).filter_map(|(name, finished)| {
+        let count = finished.results.mismatched;
+        (count > 0).then(|| {
+            format!(
+                "the {name} received {} with another Call-ID, CSeq or From tag than the request",
+                counted(count, "response")
+            )
+        })
+    });
+    let dropped = by_side(near, far)
         .filter_map(|(name, finished)| {
             let drops: Vec<String> = finished
                 .drops
@@ -70,8 +81,8 @@ pub(super) fn drop_remarks(near: &[HostResults], far: &[HostResults]) -> Vec<Str
                 .map(|(reason, count)| format!("{reason} {count}"))
                 .collect();
             (!drops.is_empty()).then(|| format!("{name} dropped: {}", drops.join(", ")))
-        })
-        .collect()
+        });
+    mismatched.chain(dropped).collect()
 }
 
 /// Reasons why TLS or WebSocket connections failed.

@@ -76,6 +76,7 @@ impl HostState {
             volte: volte::Volte::callee(&plan, request),
             hangs_up: hold.is_some(),
             peer_hangs_up: hold.is_none(),
+            mismatch: None,
         });
         endpoint.set_user(leg, key.user());
         if !busy && let Some(call) = self.call(key) {
