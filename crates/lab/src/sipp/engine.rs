@@ -219,7 +219,11 @@ impl ScenarioGenerator {
             heard: false,
             absent: None,
             started: Vec::new(),
-            idle_users: (0..users).rev().collect(),
+            // The users of the threads are others, with lines and variables of their own.
+            idle_users: (0..users)
+                .rev()
+                .map(|user| user * threads + index)
+                .collect(),
             next_number: index + 1,
             lingering: 0,
             stopping: false,

@@ -33,8 +33,9 @@ impl ScenarioGenerator {
             .is_some_and(|call| match call.phase {
                 ScenarioCallPhase::Free => true,
                 _ => {
+                    let failed = call.check_failed;
                     call.reset();
-                    false
+                    failed
                 }
             });
         match failed {
@@ -47,6 +48,10 @@ impl ScenarioGenerator {
         let mut number = 0;
         for _ in 0..INIT_STEPS {
             let Some(step) = steps.get(number) else {
+                // A jump beyond the end.
+                if number > steps.len() {
+                    self.fail(slot, CallFailure::Stopped, now);
+                }
                 return;
             };
             number += 1;

@@ -4,7 +4,7 @@ use super::compile::compile;
 use super::engine::GeneratorParts;
 use super::inject::Injection;
 use super::media::{Packetization, Recording};
-use super::program::{MediaAction, ScenarioAction, ScenarioProgram};
+use super::program::{MediaAction, ScenarioAction, ScenarioProgram, Scope};
 use super::schedule::CallLimits;
 use super::settings::{Behaviours, ScenarioSettings};
 use super::template::NameTable;
@@ -281,6 +281,10 @@ fn finish(
             options.threads
         )));
     }
+    let warnings = super::inject::check_use(&files, &program, options.users);
+    for warning in warnings.map_err(LabError::bad_input)? {
+        eprintln!("warning: {warning}");
+    }
     for (file, field) in super::survey::fields(&program) {
         let file = files.get(usize::from(file));
         if let Some(warning) = file.and_then(|file| file.missing_field(usize::from(field))) {
@@ -312,10 +316,15 @@ fn finish(
         }
     }
     for (name, _) in pairs(&options.variables, "--var")? {
-        if !program.variables.iter().any(|(known, _)| *known == name) {
-            let text = format!("--var {name}: the scenario has no variable of that name");
-            return Err(LabError::bad_input(text));
-        }
+        let mut known = program.variables.iter();
+        let why = match known.find(|(known, _)| *known == name) {
+            Some((_, Scope::Global)) => continue,
+            Some(_) => format!(
+                "calls and users have their own copies of this variable: declare it with <Global variables=\"{name}\"/>"
+            ),
+            None => "the scenario has no variable of that name".to_owned(),
+        };
+        return Err(LabError::bad_input(format!("--var {name}: {why}")));
     }
     Ok(LoadedScenario {
         program,

@@ -11,7 +11,7 @@ use crate::tls::TlsSettings;
 use engine::{Entropy, EventKind, Time};
 use net::tls::Security;
 use net::{Clock, Driver, DriverConfig, NoiseSampler, Signals};
-use sim::World;
+use sim::{HostId, World};
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::net::SocketAddr;
@@ -108,7 +108,7 @@ pub fn on_sockets(options: &ScenarioOptions) -> Result<ScenarioResult, LabError>
     })?;
     let order = AtomicU32::new(CONTINUE);
     let (reports, inbox) = mpsc::channel();
-    let mut sinks = Sinks::open(options, clock)?;
+    let mut sinks = Sinks::open(options, clock.unix_nanos(Time::ZERO))?;
     let count = threads.len();
     let start = clock.now() + START_DELAY;
     let cpu_before = net::process_cpu();
@@ -354,7 +354,8 @@ fn report(reports: &Sender<ThreadReport>, report: ThreadReport) {
 
 /// Destinations of messages, log lines and figures.
 struct Sinks {
-    clock: Clock,
+    /// Wall clock at time zero, nanoseconds since 1970.
+    wall: u64,
     trace: Option<BufWriter<File>>,
     log: Option<BufWriter<File>>,
     csv: Option<BufWriter<File>>,
@@ -363,7 +364,7 @@ struct Sinks {
 }
 
 impl Sinks {
-    fn open(options: &ScenarioOptions, clock: Clock) -> Result<Sinks, LabError> {
+    fn open(options: &ScenarioOptions, wall: u64) -> Result<Sinks, LabError> {
         let open = |path: &Option<std::path::PathBuf>| {
             path.as_ref()
                 .map(|path| {
@@ -374,7 +375,7 @@ impl Sinks {
                 .transpose()
         };
         let mut sinks = Sinks {
-            clock,
+            wall,
             trace: open(&options.trace)?,
             log: open(&options.log)?,
             csv: open(&options.csv)?,
@@ -416,7 +417,7 @@ impl Sinks {
                     let Some(trace) = &mut self.trace else {
                         continue;
                     };
-                    let unix = self.clock.unix_nanos(at);
+                    let unix = self.wall.saturating_add(at.as_nanos());
                     let peer = peer.map_or("-".to_owned(), |peer| peer.to_string());
                     write_message(trace, (unix, sent, &peer), &bytes)
                         .map_err(|error| write_failed(&error))?;
@@ -572,6 +573,11 @@ pub fn simulate(options: &ScenarioOptions) -> Result<ScenarioResult, LabError> {
         ));
     }
     let (ours, theirs) = (load(&options.file, options)?, load(against, options)?);
+    if ours.program.commands || theirs.program.commands {
+        return Err(LabError::bad_input(
+            "a scenario runs shell commands (<exec command=...>), which is not possible in virtual time",
+        ));
+    }
     let (client, server, swapped) = match (ours.program.server, theirs.program.server) {
         (false, true) => (ours, theirs, false),
         (true, false) => (theirs, ours, true),
@@ -581,6 +587,7 @@ pub fn simulate(options: &ScenarioOptions) -> Result<ScenarioResult, LabError> {
             ));
         }
     };
+    let mut sinks = Sinks::open(options, 0)?;
     let seed = options.seed.unwrap_or(1);
     let mut world = World::new(seed);
     let (near, far) = (
@@ -597,6 +604,12 @@ pub fn simulate(options: &ScenarioOptions) -> Result<ScenarioResult, LabError> {
             .ok_or_else(|| LabError::bad_input("a run without a thread"))
     };
     let mut client_settings = one(settings(&base, false, seed)?)?;
+    if client_settings.transport == engine::Transport::Tls {
+        return Err(LabError::bad_input(
+            "--transport tls: there is no TLS in virtual time; use udp or tcp",
+        ));
+    }
+    security(options, &client_settings, false)?;
     client_settings.start = Time::from_millis(100);
     client_settings.at_once = true;
     let mut server_settings = one(settings(
@@ -633,8 +646,18 @@ pub fn simulate(options: &ScenarioOptions) -> Result<ScenarioResult, LabError> {
         None => MAX_SIMULATED,
     };
     let end = Time::ZERO + limit;
+    let both = match swapped {
+        false => [client, server],
+        true => [server, client],
+    };
+    let mut next_line = Time::ZERO;
     while world.now() < end {
         world.run_until(world.now() + POLL_INTERVAL);
+        collect(&mut world, both, &mut sinks)?;
+        if world.now() >= next_line {
+            next_line = world.now() + Duration::from_secs(1);
+            write_figures(&mut world, both[0], &mut sinks)?;
+        }
         let done = world.with_engine(client, |client: &mut ScenarioGenerator, _| client.is_done());
         if done != Some(false) {
             break;
@@ -647,22 +670,15 @@ pub fn simulate(options: &ScenarioOptions) -> Result<ScenarioResult, LabError> {
         world
             .with_engine(host, |generator: &mut ScenarioGenerator, now| {
                 generator.end(now);
-                let lines = generator.effects();
-                (
-                    generator.program().clone(),
-                    generator.statistics().clone(),
-                    lines,
-                )
+                (generator.program().clone(), generator.statistics().clone())
             })
             .ok_or_else(|| LabError::bad_input("a simulated host is down"))
     };
     let (client, server) = (finish(client)?, finish(server)?);
-    for effect in client.2.iter().chain(&server.2).take(20) {
-        if let Effect::Warning(line) = effect {
-            eprintln!("{line}");
-        }
-    }
-    let outcome = |file: &Path, (program, statistics, _): (_, _, Vec<Effect>)| ScenarioResult {
+    collect(&mut world, both, &mut sinks)?;
+    write_figures(&mut world, both[0], &mut sinks)?;
+    sinks.finish()?;
+    let outcome = |file: &Path, (program, statistics)| ScenarioResult {
         program,
         file: file.display().to_string(),
         statistics,
@@ -678,4 +694,27 @@ pub fn simulate(options: &ScenarioOptions) -> Result<ScenarioResult, LabError> {
     };
     own.other = Some(Box::new(other));
     Ok(own)
+}
+
+/// Executes the effects of both ends in virtual time: of the peer's only warnings, as it would be another process.
+fn collect(world: &mut World, [own, peer]: [HostId; 2], sinks: &mut Sinks) -> Result<(), LabError> {
+    let mut effects = |host| {
+        let taken = world.with_engine(host, |generator: &mut ScenarioGenerator, _| {
+            generator.effects()
+        });
+        taken.unwrap_or_default()
+    };
+    let mut all = effects(own);
+    let theirs = effects(peer).into_iter();
+    all.extend(theirs.filter(|effect| matches!(effect, Effect::Warning(_))));
+    sinks.execute(all)
+}
+
+/// Writes a line of figures in virtual time.
+fn write_figures(world: &mut World, own: HostId, sinks: &mut Sinks) -> Result<(), LabError> {
+    let now = world.now();
+    let total = world.with_engine(own, |generator: &mut ScenarioGenerator, _| {
+        generator.statistics().clone()
+    });
+    sinks.figures(now, Time::ZERO, total.as_ref())
 }
