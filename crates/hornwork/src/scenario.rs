@@ -39,6 +39,12 @@ pub struct Scenario {
     /// Time after which the run ends; open calls count as failed.
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
+    /// The run fails if it does not end before --timeout.
+    #[arg(long, requires = "timeout")]
+    timeout_fails: bool,
+    /// Send all messages of calls to this HOST[:PORT], such as an outbound proxy; the keywords have the target.
+    #[arg(long, value_name = "HOST[:PORT]")]
+    send_to: Option<String>,
     /// Length of pauses without a length.
     #[arg(long, value_name = "MILLISECONDS")]
     hold: Option<u64>,
@@ -192,6 +198,8 @@ impl Scenario {
             calls: self.calls,
             duration: self.duration,
             timeout: self.timeout,
+            timeout_fails: self.timeout_fails,
+            send_to: self.send_to,
             hold: self.hold.unwrap_or(defaults.hold),
             users: self.users.unwrap_or(defaults.users),
             service: self.service.unwrap_or(defaults.service),

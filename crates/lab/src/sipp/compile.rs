@@ -594,14 +594,16 @@ impl Compiler<'_> {
             PauseLength::Variable(self.variable(element, name)?)
         } else if let Some(kind) = named_distribution(&mut attributes) {
             PauseLength::Drawn(distribution_of(kind, &mut attributes)?)
-        } else if let Some(milliseconds) = attributes.number::<f64>("milliseconds")? {
-            PauseLength::Drawn(Distribution::Fixed(milliseconds))
-        } else if let (Some(min), Some(max)) =
-            (attributes.number("min")?, attributes.number("max")?)
-        {
-            PauseLength::Drawn(Distribution::Uniform { min, max })
         } else {
-            PauseLength::Default
+            // Bounds have precedence over a length, as in SIPp.
+            match (attributes.number("min")?, attributes.number("max")?) {
+                (Some(min), Some(max)) => PauseLength::Drawn(Distribution::Uniform { min, max }),
+                (None, None) => match attributes.number::<f64>("milliseconds")? {
+                    Some(milliseconds) => PauseLength::Drawn(Distribution::Fixed(milliseconds)),
+                    None => PauseLength::Default,
+                },
+                _ => return Err(attributes.wrong("min and max are both required")),
+            }
         };
         attributes.finish(&mut self.warnings)?;
         if let PauseLength::Drawn(drawn) = &length

@@ -84,7 +84,8 @@ impl ScenarioGenerator {
 
     /// Opens another connection for a call whose own was closed by its scenario.
     pub(super) fn reconnect(&mut self, slot: usize) {
-        let local = SocketAddr::new(self.context.settings.local.ip(), 0);
+        let settings = &self.context.settings;
+        let (local, send_to) = (SocketAddr::new(settings.local.ip(), 0), settings.send_to);
         let Some(call) = self.calls.get_mut(slot).filter(|call| call.unconnected) else {
             return;
         };
@@ -92,7 +93,8 @@ impl ScenarioGenerator {
         let connection = ConnectionId(self.next_connection);
         self.next_connection += 1;
         call.route = PeerRoute::Stream(connection);
-        let (owner, remote) = ((slot as u32, call.generation), call.remote);
+        let owner = (slot as u32, call.generation);
+        let remote = send_to.unwrap_or(call.remote);
         self.connect(connection, local, remote, Some(owner));
     }
 }

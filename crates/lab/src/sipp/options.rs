@@ -45,6 +45,10 @@ pub struct ScenarioOptions {
     pub duration: Option<f64>,
     /// Time limit of the run, seconds.
     pub timeout: Option<f64>,
+    /// A run that reaches it fails.
+    pub timeout_fails: bool,
+    /// Destination of all messages of calls, `host[:port]`, in place of the target.
+    pub send_to: Option<String>,
     /// Length of pauses without a length, milliseconds.
     pub hold: u64,
     /// Number of users that make the calls.
@@ -131,6 +135,8 @@ impl Default for ScenarioOptions {
             calls: None,
             duration: None,
             timeout: None,
+            timeout_fails: false,
+            send_to: None,
             hold: 0,
             users: 0,
             service: "service".to_owned(),
@@ -407,10 +413,16 @@ pub fn settings(
             "the scenario makes calls: a target HOST[:PORT] is required",
         ));
     }
+    let send_to = options.send_to.as_deref().map(resolve).transpose()?;
+    if server && send_to.is_some() {
+        return Err(LabError::bad_input(
+            "--send-to has no effect on a scenario that takes calls: answers go to the source of the request",
+        ));
+    }
     if let Some(warning) = check_pacing(options, server)? {
         eprintln!("warning: {warning}");
     }
-    let local = local(options, targets.first().copied(), server)?;
+    let local = local(options, send_to.or(targets.first().copied()), server)?;
     let (media_ip, media_port) = match &options.media {
         None => (local.ip(), 6_000),
         Some(text) => {
@@ -470,15 +482,17 @@ pub fn settings(
             };
             let host = options.targets.get(index as usize % targets.len().max(1));
             let host = host.map(String::as_str).unwrap_or_default();
+            let next_hop = options.send_to.as_deref().unwrap_or(host);
             Ok(ScenarioSettings {
                 service: options.service.clone(),
                 remote_host: split_port(host).0.to_owned(),
                 remote,
+                send_to,
                 local: SocketAddr::new(local.ip(), per(index, local.port(), 1)?),
                 media_ip,
                 media_port: per(index, media_port, 4)?,
                 transport,
-                peer_name: options.tls.name_for(split_port(host).0).to_owned(),
+                peer_name: options.tls.name_for(split_port(next_hop).0).to_owned(),
                 per_call,
                 hold: Duration::from_millis(options.hold),
                 username: options

@@ -112,7 +112,7 @@ pub fn on_sockets(options: &ScenarioOptions) -> Result<ScenarioResult, LabError>
     let count = threads.len();
     let start = clock.now() + START_DELAY;
     let cpu_before = net::process_cpu();
-    let (statistics, cpu) = std::thread::scope(|scope| {
+    let (statistics, cpu, timed_out) = std::thread::scope(|scope| {
         for (index, mut settings) in threads.into_iter().enumerate() {
             settings.start = start;
             settings.wall = clock.unix_nanos(Time::ZERO);
@@ -155,11 +155,13 @@ pub fn on_sockets(options: &ScenarioOptions) -> Result<ScenarioResult, LabError>
         cpu: Some(process.max(cpu)),
         noise_p99_us: Some(noise.p99_us),
         simulated: false,
+        timed_out: timed_out && options.timeout_fails,
         other: None,
     })
 }
 
-/// Waits for the threads and executes their effects.
+/// Waits for the threads and executes their effects. Returns their figures and CPU time, and whether the time limit has
+/// ended the run.
 fn watch(
     options: &ScenarioOptions,
     signals: &Signals,
@@ -167,7 +169,8 @@ fn watch(
     inbox: &Receiver<ThreadReport>,
     sinks: &mut Sinks,
     (clock, start, count): (Clock, Time, usize),
-) -> Result<(Statistics, Duration), LabError> {
+) -> Result<(Statistics, Duration, bool), LabError> {
+    let mut timed_out = false;
     let mut figures: Vec<Option<Box<Statistics>>> = vec![None; count];
     let (mut done, mut cpu) = (0, Duration::ZERO);
     let mut display = LiveLine::new();
@@ -212,8 +215,8 @@ fn watch(
             let total = merged(&figures);
             display.stopping(total.map_or(0, |total| total.open));
         }
-        if end.is_some_and(|end| now >= end) {
-            order.fetch_max(END, Ordering::AcqRel);
+        if end.is_some_and(|end| now >= end) && done < count {
+            timed_out |= order.fetch_max(END, Ordering::AcqRel) != END;
         }
         if display.take_due(now) {
             let total = merged(&figures);
@@ -225,7 +228,7 @@ fn watch(
     sinks.figures(clock.now(), start, total.as_ref())?;
     display.end();
     total
-        .map(|total| (total, cpu))
+        .map(|total| (total, cpu, timed_out))
         .ok_or_else(|| LabError::cannot_run("no thread reported its figures", ""))
 }
 
@@ -650,7 +653,7 @@ pub fn simulate(options: &ScenarioOptions) -> Result<ScenarioResult, LabError> {
         false => [client, server],
         true => [server, client],
     };
-    let mut next_line = Time::ZERO;
+    let (mut next_line, mut timed_out) = (Time::ZERO, true);
     while world.now() < end {
         world.run_until(world.now() + POLL_INTERVAL);
         collect(&mut world, both, &mut sinks)?;
@@ -660,10 +663,17 @@ pub fn simulate(options: &ScenarioOptions) -> Result<ScenarioResult, LabError> {
         }
         let done = world.with_engine(client, |client: &mut ScenarioGenerator, _| client.is_done());
         if done != Some(false) {
+            timed_out = false;
             break;
         }
     }
     let seconds = world.now().as_secs_f64();
+    if timed_out {
+        // Otherwise the calls would go on while those of the server linger.
+        world.with_engine(client, |client: &mut ScenarioGenerator, now| {
+            client.end(now)
+        });
+    }
     // The last calls of the server may linger.
     world.run_until(world.now() + Duration::from_secs(40));
     let mut finish = |host| {
@@ -686,6 +696,7 @@ pub fn simulate(options: &ScenarioOptions) -> Result<ScenarioResult, LabError> {
         cpu: None,
         noise_p99_us: None,
         simulated: true,
+        timed_out: timed_out && options.timeout_fails,
         other: None,
     };
     let (mut own, other) = match swapped {

@@ -2,10 +2,12 @@
 //! checks, losses, repeated responses, and the end of a run.
 
 use super::scenarios::{GeneratorBench, calls, request, root, simulated};
-use engine::{Engine, Output, Time};
+use engine::{Engine, Entropy, Input, Output, SocketId, Time};
+use lab::RunVerdict;
 use lab::sipp::compile::compile;
+use lab::sipp::engine::{GeneratorParts, ScenarioGenerator};
 use lab::sipp::inject::Injection;
-use lab::sipp::options::load;
+use lab::sipp::options::{load, settings};
 use lab::sipp::run::simulate;
 use lab::sipp::settings::{Behaviours, ScenarioSettings};
 use lab::sipp::stats::CallFailure;
@@ -433,6 +435,25 @@ fn required_message_follows_optional_ones() {
 }
 
 #[test]
+fn bounds_of_a_pause_come_together() {
+    let key = ("x", "y");
+    assert_eq!(
+        errors("<pause min=\"1\" max=\"2\" milliseconds=\"9\"/>", key),
+        [""; 0]
+    );
+    for pause in [
+        "<pause min=\"1\"/>",
+        "<pause max=\"1\" milliseconds=\"9\"/>",
+    ] {
+        let found = errors(pause, key);
+        assert!(
+            found[0].contains("min and max are both required"),
+            "{found:?}"
+        );
+    }
+}
+
+#[test]
 fn flags_have_any_case() {
     let key = ("x", "y");
     assert_eq!(
@@ -685,4 +706,81 @@ fn expression_of_a_method_matches_anywhere() {
             "{expression}"
         );
     }
+}
+
+#[test]
+fn messages_go_to_the_next_hop_and_name_the_target() {
+    let options = ScenarioOptions {
+        targets: vec!["127.0.0.1:5061".to_owned()],
+        send_to: Some("127.0.0.9:5070".to_owned()),
+        ..ScenarioOptions::default()
+    };
+    let error = settings(&options, true, 7).unwrap_err().to_string();
+    assert!(error.contains("--send-to has no effect"), "{error}");
+    let settings = settings(&options, false, 7).unwrap().remove(0);
+    let text = format!(
+        "<scenario>{}<recv response=\"200\"/></scenario>",
+        request("OPTIONS", "X: y")
+    );
+    let root = xml::read(text.as_bytes()).unwrap();
+    let parts = GeneratorParts {
+        program: compile(&root, &mut NameTable::default()).unwrap(),
+        settings,
+        files: Vec::new(),
+        recordings: Vec::new(),
+        sounds: std::collections::BTreeMap::new(),
+    };
+    let mut generator = ScenarioGenerator::new(parts, Entropy::from_number(1));
+    let local = "127.0.0.1:5080".parse().unwrap();
+    let socket = SocketId(0);
+    let mut sent = Vec::new();
+    for input in [
+        Input::Timeout,
+        Input::Opened { socket, local },
+        Input::Timeout,
+    ] {
+        generator.handle(input, Time::ZERO);
+        while let Some(output) = generator.next_output() {
+            if let Output::Datagram {
+                destination, bytes, ..
+            } = output
+            {
+                sent.push((
+                    destination.to_string(),
+                    String::from_utf8_lossy(bytes).into_owned(),
+                ));
+            }
+        }
+    }
+    assert_eq!(sent.len(), 1);
+    assert_eq!(sent[0].0, "127.0.0.9:5070");
+    assert!(
+        sent[0]
+            .1
+            .starts_with("OPTIONS sip:service@127.0.0.1:5061 SIP/2.0"),
+        "{}",
+        sent[0].1
+    );
+}
+
+#[test]
+fn run_that_reaches_its_time_limit_fails_if_it_should() {
+    let own = root().join("scenarios/sipp");
+    let run = |fails: bool| {
+        let outcome = simulated(&own.join("uac.xml"), &own.join("uas.xml"), |options| {
+            options.rate = Some(1.0);
+            options.timeout = Some(5.5);
+            options.timeout_fails = fails;
+        });
+        // No call begins after the limit.
+        assert!(
+            (5..=6).contains(&outcome.statistics.created),
+            "{}",
+            outcome.to_text()
+        );
+        assert_eq!(outcome.statistics.failures(), 0, "{}", outcome.to_text());
+        outcome.verdict()
+    };
+    assert_eq!(run(false), RunVerdict::Passed);
+    assert_eq!(run(true), RunVerdict::Failed);
 }
