@@ -592,7 +592,7 @@ fn matches(
     true
 }
 
-/// The rest of the line after the n-th occurrence of a text, without surrounding space; empty without one.
+/// The rest of the line after the n-th occurrence of a text, with its spaces, as in SIPp; empty without one.
 fn rest_of_line<'m>(
     message: &'m [u8],
     text: &[u8],
@@ -620,8 +620,8 @@ fn rest_of_line<'m>(
         .nth(nth)
         .map(|at| {
             let rest = message.get(at + text.len()..).unwrap_or_default();
-            let end = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
-            rest.get(..end).unwrap_or_default().trim_ascii()
+            let end = memchr::memchr2(b'\r', b'\n', rest).unwrap_or(rest.len());
+            rest.get(..end).unwrap_or_default()
         })
         .unwrap_or_default()
 }

@@ -784,3 +784,37 @@ fn run_that_reaches_its_time_limit_fails_if_it_should() {
     assert_eq!(run(false), RunVerdict::Passed);
     assert_eq!(run(true), RunVerdict::Failed);
 }
+
+/// The text of a header begins behind the given one, with its space.
+#[test]
+fn expression_of_a_header_sees_its_spaces() {
+    let ereg = |expression: &str, header: &str, more: &str, to: &str| {
+        format!(
+            "<ereg regexp=\"{expression}\" search_in=\"hdr\" header=\"{header}\" {more} assign_to=\"{to}\"/>"
+        )
+    };
+    let actions = [
+        ereg(".*", "P-A:", "occurrence=\"2\"", "a"),
+        ereg("^[^ ]", "P-A:", "", "b"),
+        ereg(
+            ".*",
+            "p-low:",
+            "case_indep=\"true\" start_line=\"true\"",
+            "c",
+        ),
+        ereg(".*", "P-None:", "", "d"),
+    ];
+    let text = format!(
+        "<scenario>{}<recv response=\"200\"><action>{}</action></recv>{}</scenario>",
+        request("MESSAGE", "P-A: 1\nP-A:  2\nX-p-low: 3\nP-Low: 4"),
+        actions.concat(),
+        request("OPTIONS", "X: <[$a]><[$b]><[$c]><[$d]>")
+    );
+    let mut bench = GeneratorBench::new(&text, calls(1), Vec::new());
+    bench.answer("SIP/2.0 200 OK");
+    assert!(
+        bench.sent[1].contains("X: <  2><>< 4><>\r\n"),
+        "{}",
+        bench.sent[1]
+    );
+}
