@@ -673,6 +673,19 @@ fn split_port(text: &str) -> (&str, Option<u16>) {
 
 fn resolve(target: &str) -> Result<SocketAddr, LabError> {
     let (host, port) = split_port(target);
+    // Otherwise it would be part of a name that cannot be found, or the default would take its place.
+    let after = target
+        .strip_prefix('[')
+        .and_then(|rest| rest.split_once(']'));
+    let has_port = match after {
+        Some((_, after)) => !after.is_empty(),
+        None => target.matches(':').count() == 1,
+    };
+    if has_port && port.is_none() {
+        return Err(LabError::bad_input(format!(
+            "{target}: expected HOST[:PORT] with a port from 0 to 65535"
+        )));
+    }
     (host, port.unwrap_or(5060))
         .to_socket_addrs()
         .map_err(|error| LabError::bad_input(format!("{target}: {error}")))?
@@ -734,6 +747,11 @@ mod tests {
         assert_eq!(split_port("::1"), ("::1", None));
         assert_eq!(split_port("h"), ("h", None));
         assert_eq!(resolve("127.0.0.1").unwrap().port(), 5060);
+        assert_eq!(resolve("::1").unwrap().port(), 5060);
+        for wrong in ["127.0.0.1:99999", "localhost:sip", "h:", "[::1]:99999"] {
+            let error = resolve(wrong).unwrap_err().to_string();
+            assert!(error.contains("a port from 0 to 65535"), "{error}");
+        }
     }
 
     #[test]
