@@ -89,7 +89,12 @@ impl ScenarioGenerator {
         peer: SocketAddr,
         now: Time,
     ) -> Option<usize> {
-        let begins = self.program.server && incoming.status.is_none() && incoming.method != b"ACK";
+        // A ping of the peer must not become a call that waits for ever.
+        let is_ping = self.is_answered_automatically(incoming) && !self.is_expected_first(incoming);
+        let begins = self.program.server
+            && incoming.status.is_none()
+            && incoming.method != b"ACK"
+            && !is_ping;
         if !begins {
             self.statistics.out_of_call += 1;
             if self.is_answered_automatically(incoming) {
@@ -105,6 +110,25 @@ impl ScenarioGenerator {
         self.run(slot, now);
         // The call may have ended in these steps.
         (self.find(incoming.call_id) == Some(Ok(slot))).then_some(slot)
+    }
+
+    /// Whether a new call waits for this message first.
+    fn is_expected_first(&self, incoming: &Incoming<'_>) -> bool {
+        let program = &self.program;
+        let receive = |number: usize| receive_at(program, number as u16);
+        let first = (0..program.steps.len()).find(|number| receive(*number).is_some());
+        for receive in first
+            .into_iter()
+            .flat_map(|first| (first..).map_while(receive))
+        {
+            if is_expected(program, receive, incoming, &[]) {
+                return true;
+            }
+            if receive.optional == Optional::No {
+                break;
+            }
+        }
+        false
     }
 
     /// Whether a request is answered automatically when it is not expected.

@@ -818,3 +818,38 @@ fn expression_of_a_header_sees_its_spaces() {
         bench.sent[1]
     );
 }
+
+/// OPTIONS as pings of a proxy, to a scenario that takes calls, and to one that takes OPTIONS themselves.
+#[test]
+fn automatically_answered_request_begins_no_call() {
+    let options = "OPTIONS sip:a@127.0.0.1 SIP/2.0\nVia: SIP/2.0/UDP 10.0.0.2:5060;branch=z9hG4bK1\nFrom: <sip:b@10.0.0.2>;tag=2\n\
+                   To: <sip:a@127.0.0.1>\nCall-ID: ping\nCSeq: 1 OPTIONS\nContent-Length: 0\n\n";
+    let settings = ScenarioSettings {
+        auto_answer: true,
+        ..calls(1)
+    };
+    for (first, created) in [
+        ("<recv request=\"INVITE\"/>", 0),
+        ("<recv request=\"OPTIONS\"/>", 1),
+        (
+            "<recv request=\"OPTIONS\" optional=\"true\"/><recv request=\"INVITE\"/>",
+            1,
+        ),
+    ] {
+        let text = format!("<scenario><nop/>{first}</scenario>");
+        let mut bench = GeneratorBench::new(&text, settings.clone(), Vec::new());
+        bench.hear(options);
+        assert_eq!(bench.generator.statistics().created, created, "{first}");
+        assert_eq!(bench.sent.len(), usize::from(created == 0), "{first}");
+        // The call is there for an INVITE.
+        if created == 0 {
+            assert!(
+                bench.sent[0].starts_with("SIP/2.0 200 OK\r\n"),
+                "{}",
+                bench.sent[0]
+            );
+            bench.hear(&options.replace("OPTIONS", "INVITE"));
+            assert_eq!(bench.generator.statistics().successful, 1);
+        }
+    }
+}
