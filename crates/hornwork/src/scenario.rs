@@ -4,6 +4,8 @@ use clap::Args;
 use lab::LabError;
 use lab::sipp::ScenarioOptions;
 use lab::tls::TlsSettings;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 const HEADING: &str = "SIPp scenarios";
@@ -39,6 +41,12 @@ pub struct Scenario {
     /// Time after which the run ends; open calls count as failed.
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
+    /// The run fails if it does not end before --timeout.
+    #[arg(long, requires = "timeout")]
+    timeout_fails: bool,
+    /// Send all messages of calls to this HOST[:PORT], such as an outbound proxy; the keywords have the target.
+    #[arg(long, value_name = "HOST[:PORT]")]
+    send_to: Option<String>,
     /// Length of pauses without a length.
     #[arg(long, value_name = "MILLISECONDS")]
     hold: Option<u64>,
@@ -156,11 +164,23 @@ pub struct Scenario {
     against: Option<PathBuf>,
 }
 
-/// Whether `name` is a scenario rather than an experiment.
+/// Whether `name` is a scenario rather than an experiment: a file with the extension of XML, or one that begins like it.
 pub fn is_scenario(name: &str) -> bool {
-    Path::new(name)
-        .extension()
-        .is_some_and(|extension| extension.eq_ignore_ascii_case("xml"))
+    let path = Path::new(name);
+    let extension = path.extension();
+    extension.is_some_and(|extension| extension.eq_ignore_ascii_case("xml")) || begins_as_xml(path)
+}
+
+fn begins_as_xml(path: &Path) -> bool {
+    // Reading a pipe would take the bytes from the experiment that it has.
+    if !std::fs::metadata(path).is_ok_and(|found| found.is_file()) {
+        return false;
+    }
+    let mut begin = [0; 64];
+    let read = File::open(path).and_then(|mut file| file.read(&mut begin));
+    let begin = begin.get(..read.unwrap_or(0)).unwrap_or_default();
+    let begin = begin.strip_prefix(b"\xef\xbb\xbf").unwrap_or(begin);
+    begin.trim_ascii_start().first() == Some(&b'<')
 }
 
 impl Scenario {
@@ -192,6 +212,8 @@ impl Scenario {
             calls: self.calls,
             duration: self.duration,
             timeout: self.timeout,
+            timeout_fails: self.timeout_fails,
+            send_to: self.send_to,
             hold: self.hold.unwrap_or(defaults.hold),
             users: self.users.unwrap_or(defaults.users),
             service: self.service.unwrap_or(defaults.service),
@@ -233,5 +255,27 @@ impl Scenario {
             against: self.against,
             ..ScenarioOptions::default()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scenarios_are_known_by_name_or_content() {
+        let file = std::env::temp_dir().join(format!("hornwork-scenario-{}", std::process::id()));
+        let name = file.to_str().unwrap();
+        assert!(is_scenario("uac.XML") && !is_scenario("call-rate") && !is_scenario(name));
+        for (text, is_one) in [
+            ("\u{feff}\n <?xml version=\"1.0\"?>", true),
+            ("<scenario/>", true),
+            ("[callers]\n", false),
+            ("", false),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            assert_eq!(is_scenario(name), is_one, "{text:?}");
+        }
+        std::fs::remove_file(&file).unwrap();
     }
 }

@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 
 /// Options with a value and a counterpart.
-const VALUES: [(&str, &str); 22] = [
+const VALUES: [(&str, &str); 20] = [
     ("-m", "--calls"),
     ("-s", "--service"),
     ("-l", "--limit"),
@@ -23,9 +23,7 @@ const VALUES: [(&str, &str); 22] = [
     ("-lost", "--loss"),
     ("-users", "--users"),
     ("-default_behaviors", "--behaviour"),
-    ("-message_file", "--trace"),
-    ("-log_file", "--log"),
-    ("-stf", "--csv"),
+    ("-rsa", "--send-to"),
     ("-tls_cert", "--tls-cert"),
     ("-tls_key", "--tls-key"),
     ("-tls_ca", "--tls-ca"),
@@ -39,8 +37,67 @@ const SWITCHES: [(&str, &str); 4] = [
     ("-aa", "--auto-answer"),
 ];
 
-/// Options that request the default behaviour: errors go to standard error, standard input is not read.
-const ALWAYS_SO: [&str; 2] = ["-trace_err", "-nostdin"];
+/// Options that request the default behaviour: errors go to standard error, standard input is not read, sockets have
+/// the local address, and as many files are opened as the limit permits.
+const ALWAYS_SO: [&str; 4] = ["-trace_err", "-nostdin", "-bind_local", "-skip_rlimit"];
+
+/// Options whose only value that is supported is the default.
+const ALWAYS_AS: [(&str, &[&str]); 3] = [
+    ("-message_overwrite", &["true", "1"]),
+    ("-log_overwrite", &["true", "1"]),
+    ("-rtcheck", &["full"]),
+];
+
+const RESULT: &str = "the result is printed at the end";
+const ERRORS: &str = "warnings and errors are on standard error";
+const MESSAGES: &str = "--trace FILE has all messages";
+const SECONDS: &str = "figures are of each second";
+const NO_PORT: &str = "there is no control port";
+const NO_WATCHDOG: &str = "the lateness of calls is part of the result";
+const OWN_LOOP: &str = "sockets and timers are served otherwise";
+
+/// Options of screens, logs and inner loops, which change no call: name, number of values, and the reason why they are
+/// not needed.
+const IGNORED: [(&str, usize, &str); 34] = [
+    ("-trace_screen", 0, RESULT),
+    ("-screen_file", 1, RESULT),
+    ("-screen_overwrite", 1, RESULT),
+    (
+        "-trace_counts",
+        0,
+        "--json FILE has the counts of each step",
+    ),
+    ("-trace_rtt", 0, RESULT),
+    ("-rtt_freq", 1, RESULT),
+    ("-trace_shortmsg", 0, MESSAGES),
+    ("-shortmessage_file", 1, MESSAGES),
+    ("-shortmessage_overwrite", 1, MESSAGES),
+    ("-error_file", 1, ERRORS),
+    ("-error_overwrite", 1, ERRORS),
+    ("-trace_error_codes", 0, ERRORS),
+    ("-trace_calldebug", 0, MESSAGES),
+    ("-calldebug_file", 1, MESSAGES),
+    ("-calldebug_overwrite", 1, MESSAGES),
+    ("-f", 1, SECONDS),
+    ("-fd", 1, SECONDS),
+    ("-ci", 1, NO_PORT),
+    ("-cp", 1, NO_PORT),
+    ("-rate_scale", 1, "no keys change the rate"),
+    ("-max_socket", 1, "the limit is that of open files"),
+    ("-buff_size", 1, OWN_LOOP),
+    ("-max_recv_loops", 1, OWN_LOOP),
+    ("-max_sched_loops", 1, OWN_LOOP),
+    ("-mb", 1, OWN_LOOP),
+    ("-rtp_threadtasks", 1, OWN_LOOP),
+    ("-rtp_buffsize", 1, OWN_LOOP),
+    ("-deadcall_wait", 1, "ended calls are remembered for 4 s"),
+    ("-watchdog_interval", 1, NO_WATCHDOG),
+    ("-watchdog_reset", 1, NO_WATCHDOG),
+    ("-watchdog_minor_threshold", 1, NO_WATCHDOG),
+    ("-watchdog_major_threshold", 1, NO_WATCHDOG),
+    ("-watchdog_minor_maxtriggers", 1, NO_WATCHDOG),
+    ("-watchdog_major_maxtriggers", 1, NO_WATCHDOG),
+];
 
 /// Options that are refused with the name of a counterpart of another form.
 const REPLACED: [(&str, &str); 4] = [
@@ -55,6 +112,13 @@ const FILES: [(&str, &str, &str); 3] = [
     ("-trace_msg", "--trace", "messages.log"),
     ("-trace_logs", "--log", "logs.log"),
     ("-trace_stat", "--csv", "statistics.csv"),
+];
+
+/// Options that name these files.
+const FILE_NAMES: [(&str, &str); 3] = [
+    ("-message_file", "--trace"),
+    ("-log_file", "--log"),
+    ("-stf", "--csv"),
 ];
 
 /// Rewrites SIPp's options in the command line of `lab run`; other command lines are unchanged.
@@ -77,6 +141,9 @@ pub fn translate(arguments: Vec<OsString>) -> Result<Vec<OsString>, String> {
     };
     let mut reading = FlagTranslation::default();
     reading.read(&words)?;
+    for warning in &reading.warnings {
+        eprintln!("warning: {warning}");
+    }
     let mut out = front.to_vec();
     out.extend(reading.finish()?.into_iter().map(OsString::from));
     Ok(out)
@@ -95,6 +162,12 @@ struct FlagTranslation {
     period: Option<String>,
     /// Options of files that are named after the scenario.
     files: Vec<(&'static str, &'static str)>,
+    /// Options of files with their names.
+    names: Vec<(&'static str, String)>,
+    /// Seconds of `-timeout`, and whether the run fails then.
+    timeout_s: Option<f64>,
+    timeout_fails: bool,
+    warnings: Vec<String>,
 }
 
 impl FlagTranslation {
@@ -142,11 +215,8 @@ impl FlagTranslation {
                     let text = format!("{file}:{}", value()?);
                     self.both("--index", &text);
                 }
-                "-timeout" => {
-                    let text = value()?;
-                    // SIPp makes no further calls then, and ends with the last open one.
-                    self.both("--duration", &seconds(word, text, 1.0)?.to_string());
-                }
+                "-timeout" => self.timeout_s = Some(seconds(word, value()?, 1.0)?),
+                "-timeout_error" => self.timeout_fails = true,
                 _ if ALWAYS_SO.contains(&word) => {}
                 _ => self.other(word, &mut value)?,
             }
@@ -165,6 +235,19 @@ impl FlagTranslation {
             self.out.push((*ours).to_owned());
         } else if let Some((_, ours, end)) = FILES.iter().find(|(known, _, _)| *known == word) {
             self.files.push((ours, end));
+        } else if let Some((_, ours)) = FILE_NAMES.iter().find(|(known, _)| *known == word) {
+            self.names.push((ours, value()?.to_owned()));
+        } else if let Some((_, count, why)) = IGNORED.iter().find(|(known, ..)| *known == word) {
+            for _ in 0..*count {
+                value()?;
+            }
+            self.warnings.push(format!("{word} is not needed: {why}"));
+        } else if let Some((_, only)) = ALWAYS_AS.iter().find(|(known, _)| *known == word) {
+            let text = value()?;
+            if !only.contains(&text) {
+                let only = only.first().copied().unwrap_or_default();
+                return Err(format!("{word} {text}: not supported; it is always {only}"));
+            }
         } else if word == "-sn" {
             let name = value()?;
             return Err(format!(
@@ -218,7 +301,19 @@ impl FlagTranslation {
                 self.both(option, &joined);
             }
         }
+        if let Some(seconds) = self.timeout_s {
+            match self.timeout_fails {
+                // The run ends then, and fails.
+                true => {
+                    self.both("--timeout", &seconds.to_string());
+                    self.out.push("--timeout-fails".to_owned());
+                }
+                // SIPp makes no further calls then, and ends with the last open one.
+                false => self.both("--duration", &seconds.to_string()),
+            }
+        }
         let files = std::mem::take(&mut self.files);
+        let mut names = std::mem::take(&mut self.names);
         let named = self
             .scenario
             .iter()
@@ -228,7 +323,12 @@ impl FlagTranslation {
             .map_or("scenario", |name| name.trim_end_matches(".xml"))
             .to_owned();
         for (option, end) in files {
-            self.both(option, &format!("{stem}_{end}"));
+            if !names.iter().any(|(known, _)| *known == option) {
+                names.push((option, format!("{stem}_{end}")));
+            }
+        }
+        for (option, name) in names {
+            self.both(option, &name);
         }
         // The scenario comes first, as our command line requires.
         let mut all: Vec<String> = self.scenario.take().into_iter().collect();
@@ -309,7 +409,28 @@ mod tests {
             ),
             (
                 "hornwork lab run a.xml h -i ::1 -p 5070 -timeout 2m -trace_msg",
-                "hornwork lab run a.xml h --duration=120 --local=[::1]:5070 --trace=a_messages.log",
+                "hornwork lab run a.xml h --local=[::1]:5070 --duration=120 --trace=a_messages.log",
+            ),
+            // A named file takes the place of that of the scenario.
+            (
+                "hornwork lab run a.xml h -trace_msg -message_file m.log -trace_stat -trace_logs -log_file l",
+                "hornwork lab run a.xml h --trace=m.log --log=l --csv=a_statistics.csv",
+            ),
+            (
+                "hornwork lab run -timeout_error a.xml h -timeout 25s",
+                "hornwork lab run a.xml h --timeout=25 --timeout-fails",
+            ),
+            (
+                "hornwork lab run a.xml h -timeout_error",
+                "hornwork lab run a.xml h",
+            ),
+            (
+                "hornwork lab run a.xml h -trace_screen -screen_file s -fd 1 -bind_local -rtcheck full -message_overwrite true",
+                "hornwork lab run a.xml h",
+            ),
+            (
+                "hornwork lab run a.xml h -rsa 10.0.0.9:5080",
+                "hornwork lab run a.xml h --send-to=10.0.0.9:5080",
             ),
             (
                 "hornwork lab run a.xml h -d 1.5s -recv_timeout 2000 -r 5 -rp 2s",
@@ -340,6 +461,15 @@ mod tests {
             ("hornwork lab run a.xml -d 3d", "-d 3d"),
             ("hornwork lab run a.xml -d -3", "must not be negative"),
             ("hornwork lab run a.xml -timer_resol 1.5", "whole number"),
+            ("hornwork lab run a.xml -rtcheck loose", "it is always full"),
+            (
+                "hornwork lab run a.xml -log_overwrite false",
+                "it is always true",
+            ),
+            (
+                "hornwork lab run a.xml -error_file",
+                "-error_file: value missing",
+            ),
             (
                 "hornwork lab run a.xml -rate_max 50",
                 "use --rate-to and --ramp",
@@ -366,6 +496,7 @@ mod tests {
                 let words: Vec<&str> = option.split(' ').collect();
                 let is_switch = SWITCHES.iter().any(|(known, _)| *known == words[0])
                     || ALWAYS_SO.contains(&words[0])
+                    || words[0] == "-timeout_error"
                     || FILES.iter().any(|(known, ..)| *known == words[0]);
                 let values = match (is_switch, words.len()) {
                     (true, _) => String::new(),

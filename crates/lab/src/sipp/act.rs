@@ -327,8 +327,8 @@ fn exec(
         ("play_pcap_image", PeerMediaLine::Image),
         ("play_pcap_video", PeerMediaLine::Video),
     ] {
-        if let Some(file) = attributes.take(name) {
-            let capture = file_number(&mut compiler.program.captures, file)
+        if let Some(file) = value_or_key(compiler, attributes, name)? {
+            let capture = file_number(&mut compiler.program.captures, &file)
                 .ok_or_else(|| attributes.wrong("too many files"))?;
             return Ok(ScenarioAction::Media(MediaAction::Play { capture, line }));
         }
@@ -341,10 +341,10 @@ fn exec(
     {
         return text(compiler, attributes, "play_dtmf").map(ScenarioAction::Digits);
     }
-    if let Some(stream) = attributes.take("rtp_stream") {
-        return rtp_stream(compiler, attributes, stream);
+    if let Some(stream) = value_or_key(compiler, attributes, "rtp_stream")? {
+        return rtp_stream(compiler, attributes, &stream);
     }
-    if let Some(echo) = attributes.take("rtp_echo") {
+    if let Some(echo) = value_or_key(compiler, attributes, "rtp_echo")? {
         let mode = echo.split(',').next().unwrap_or_default().trim();
         let (on, video) = match mode {
             "startaudio" | "updateaudio" => (true, false),
@@ -362,6 +362,29 @@ fn exec(
         .map(|(name, _)| name.as_str())
         .collect();
     Err(attributes.wrong(format!("{} is not supported", names.join(", "))))
+}
+
+/// The value of an attribute of media. In brackets it is a keyword of the command line, as in SIPp.
+fn value_or_key(
+    compiler: &Compiler<'_>,
+    attributes: &mut ElementAttributes<'_>,
+    name: &str,
+) -> Result<Option<String>, ScenarioError> {
+    let Some(value) = attributes.take(name) else {
+        return Ok(None);
+    };
+    let inside = value
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    let Some(key) = inside else {
+        return Ok(Some(value.to_owned()));
+    };
+    match compiler.names.keys.get(key) {
+        Some(value) => Ok(Some(value.clone())),
+        None => Err(attributes.wrong(format!(
+            "{name}={value:?} is a keyword without a value: give it with --key {key}=VALUE"
+        ))),
+    }
 }
 
 /// `file[,times[,payload type[,format]]]`, `apattern,number[,payload type[,format]]`, or a control word.

@@ -119,6 +119,15 @@ pub struct SentMessage {
     pub cseq: u32,
 }
 
+/// The last ACK of a call, after a further message was sent.
+#[derive(Clone, Debug, Default)]
+pub struct SentAck {
+    /// The message.
+    pub bytes: Vec<u8>,
+    /// The step that sent it.
+    pub step: u16,
+}
+
 /// The packets of a pattern that a call has sent on one line, and those that came back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PatternCheck {
@@ -223,6 +232,12 @@ pub struct ScenarioCall {
     pub answered: u64,
     /// The last message sent.
     pub sent: SentMessage,
+    /// The last ACK, if it is not the last message sent.
+    pub ack: SentAck,
+    /// The status that the last ACK acknowledges; 0 before an ACK.
+    pub acknowledged: u16,
+    /// Whether a check of the scenario has failed: the call goes on, and fails at its end.
+    pub check_failed: bool,
     /// The timer of a pause or a wait for a message.
     pub wait: Option<TimerKey>,
     /// End of a pause.
@@ -281,6 +296,9 @@ impl ScenarioCall {
             seen: [0; 4],
             answered: 0,
             sent: SentMessage::default(),
+            ack: SentAck::default(),
+            acknowledged: 0,
+            check_failed: false,
             wait: None,
             wait_until: Time::ZERO,
             resumed_pause: None,
@@ -321,6 +339,9 @@ impl ScenarioCall {
         self.sent.undelivered = false;
         self.sent.invite = false;
         self.sent.cseq = 0;
+        self.ack.bytes.clear();
+        self.acknowledged = 0;
+        self.check_failed = false;
         self.routes.clear();
         self.next_url.clear();
         self.challenge = None;

@@ -69,13 +69,15 @@ impl<'e> ElementAttributes<'e> {
     }
 
     pub(super) fn flag(&mut self, name: &str) -> Result<Option<bool>, ScenarioError> {
-        match self.take(name).map(str::trim) {
-            None => Ok(None),
-            Some("true" | "1" | "yes") => Ok(Some(true)),
-            Some("false" | "0" | "no" | "") => Ok(Some(false)),
-            // Any number except zero is true, as in SIPp.
-            Some(text) if text.parse::<i64>().is_ok() => Ok(Some(true)),
-            Some(text) => Err(self.wrong(format!("{name}={text:?} is neither true nor false"))),
+        let Some(text) = self.take(name).map(str::trim) else {
+            return Ok(None);
+        };
+        // The case does not matter, and any number except zero is true, as in SIPp.
+        match text.to_ascii_lowercase().as_str() {
+            "true" | "1" | "yes" => Ok(Some(true)),
+            "false" | "0" | "no" | "" => Ok(Some(false)),
+            word if word.parse::<i64>().is_ok() => Ok(Some(true)),
+            _ => Err(self.wrong(format!("{name}={text:?} is neither true nor false"))),
         }
     }
 
@@ -109,6 +111,8 @@ pub(super) struct Compiler<'n> {
     any_method: bool,
     /// `hiderest`: steps are omitted from the table by default.
     hides: bool,
+    /// Whether the last step waits for an optional message only.
+    after_optional: bool,
 }
 
 /// Compiles a scenario. `names` contains the keywords and files of the command line, and collects the variables.
@@ -128,6 +132,7 @@ pub fn compile(
         warnings: Vec::new(),
         any_method: false,
         hides: false,
+        after_optional: false,
     };
     if root.name != "scenario" {
         let text = format!("<{}> instead of <scenario>", root.name);
@@ -176,6 +181,14 @@ impl Compiler<'_> {
 
     fn command(&mut self, element: &Element) -> Result<(), ScenarioError> {
         let mut attributes = ElementAttributes::of(element);
+        // SIPp refuses it, too: nothing would lead a call from the optional message to the step.
+        if matches!(element.name.as_str(), "send" | "pause" | "timewait" | "nop")
+            && std::mem::take(&mut self.after_optional)
+        {
+            return Err(attributes.wrong(
+                "a required <recv> is missing before it: remove optional=\"true\" from the last <recv>",
+            ));
+        }
         match element.name.as_str() {
             "send" => self.send(attributes),
             "recv" => self.receive(attributes),
@@ -348,6 +361,7 @@ impl Compiler<'_> {
             std::mem::take(&mut self.jumps),
         );
         let labels = std::mem::take(&mut self.labels);
+        let after_optional = std::mem::take(&mut self.after_optional);
         for child in &element.children {
             let done = match child.name.as_str() {
                 "nop" | "label" => self.command(child),
@@ -365,6 +379,7 @@ impl Compiler<'_> {
         self.program.steps = steps;
         self.jumps = jumps;
         self.labels = labels;
+        self.after_optional = after_optional;
         Ok(())
     }
 
@@ -453,9 +468,9 @@ impl Compiler<'_> {
         self.any_method |= request && method.is_none();
         step.kind = StepKind::Send(Box::new(SendStep {
             ack: first.as_deref() == Some(b"ACK"),
+            raises_cseq: request && !matches!(first.as_deref(), Some(b"ACK" | b"CANCEL")),
             text,
             method,
-            request,
             retransmit: retransmit
                 .filter(|milliseconds| *milliseconds > 0)
                 .map(Duration::from_millis),
@@ -512,7 +527,7 @@ impl Compiler<'_> {
         let expected = match (status, attributes.take("request")) {
             (Some(status), None) => ExpectedMessage::Status(status),
             (None, Some(method)) if pattern => ExpectedMessage::Methods(
-                // The method from its beginning, as in SIPp.
+                // Anywhere in the method, as in SIPp.
                 ere::compile(method).map_err(|text| attributes.wrong(text))?,
             ),
             (None, Some(method)) => ExpectedMessage::Method(method.trim().as_bytes().to_vec()),
@@ -561,6 +576,7 @@ impl Compiler<'_> {
             advances,
         };
         attributes.finish(&mut self.warnings)?;
+        self.after_optional = receive.optional != Optional::No;
         step.kind = StepKind::Receive(Box::new(receive));
         self.push(element, step, jumps)
     }
@@ -578,14 +594,16 @@ impl Compiler<'_> {
             PauseLength::Variable(self.variable(element, name)?)
         } else if let Some(kind) = named_distribution(&mut attributes) {
             PauseLength::Drawn(distribution_of(kind, &mut attributes)?)
-        } else if let Some(milliseconds) = attributes.number::<f64>("milliseconds")? {
-            PauseLength::Drawn(Distribution::Fixed(milliseconds))
-        } else if let (Some(min), Some(max)) =
-            (attributes.number("min")?, attributes.number("max")?)
-        {
-            PauseLength::Drawn(Distribution::Uniform { min, max })
         } else {
-            PauseLength::Default
+            // Bounds have precedence over a length, as in SIPp.
+            match (attributes.number("min")?, attributes.number("max")?) {
+                (Some(min), Some(max)) => PauseLength::Drawn(Distribution::Uniform { min, max }),
+                (None, None) => match attributes.number::<f64>("milliseconds")? {
+                    Some(milliseconds) => PauseLength::Drawn(Distribution::Fixed(milliseconds)),
+                    None => PauseLength::Default,
+                },
+                _ => return Err(attributes.wrong("min and max are both required")),
+            }
         };
         attributes.finish(&mut self.warnings)?;
         if let PauseLength::Drawn(drawn) = &length
@@ -721,9 +739,9 @@ fn distribution_of(
     }
 }
 
-fn percent(attributes: &mut ElementAttributes<'_>) -> Result<f64, ScenarioError> {
-    let lost = attributes.number::<f64>("lost")?.unwrap_or(0.0);
-    match (0.0..=100.0).contains(&lost) {
+fn percent(attributes: &mut ElementAttributes<'_>) -> Result<Option<f64>, ScenarioError> {
+    let lost = attributes.number::<f64>("lost")?;
+    match lost.is_none_or(|lost| (0.0..=100.0).contains(&lost)) {
         true => Ok(lost),
         false => Err(attributes.wrong("lost: expected 0 to 100")),
     }

@@ -219,7 +219,11 @@ impl ScenarioGenerator {
             heard: false,
             absent: None,
             started: Vec::new(),
-            idle_users: (0..users).rev().collect(),
+            // The users of the threads are others, with lines and variables of their own.
+            idle_users: (0..users)
+                .rev()
+                .map(|user| user * threads + index)
+                .collect(),
             next_number: index + 1,
             lingering: 0,
             stopping: false,
@@ -355,7 +359,7 @@ impl ScenarioGenerator {
 
     fn connect_shared(&mut self) {
         let settings = &self.context.settings;
-        if let Some(remote) = settings.remote {
+        if let Some(remote) = settings.send_to.or(settings.remote) {
             let local = settings.local;
             self.connect(SHARED, local, remote, None);
         }
@@ -536,7 +540,7 @@ impl ScenarioGenerator {
             self.fail(slot, CallFailure::Connection, now);
             return;
         }
-        let remote = call.remote;
+        let remote = settings.send_to.unwrap_or(call.remote);
         let local = settings.local;
         match (settings.transport, settings.per_call) {
             (Transport::Udp, false) => call.route = PeerRoute::Udp(MAIN, remote),

@@ -26,6 +26,8 @@ pub(super) enum Continuation {
     Over,
     /// With the step of this number.
     Jump(u16),
+    /// A check has failed: the further actions of the step are skipped.
+    Checked,
 }
 
 impl ScenarioGenerator {
@@ -38,7 +40,10 @@ impl ScenarioGenerator {
             };
             let number = call.step;
             let Some(step) = program.steps.get(usize::from(number)) else {
-                self.succeed(slot, now);
+                match usize::from(number) > program.steps.len() {
+                    true => self.fail_jump(slot, now),
+                    false => self.succeed(slot, now),
+                }
                 return;
             };
             if call.resumed_pause.is_some() {
@@ -56,7 +61,7 @@ impl ScenarioGenerator {
                 continue;
             }
             match self.step(&program, step, number, slot, now) {
-                Continuation::GoOn => self.proceed(step, number, slot),
+                Continuation::GoOn | Continuation::Checked => self.proceed(step, number, slot),
                 Continuation::Jump(to) => self.move_to(slot, to),
                 Continuation::Wait | Continuation::Over => return,
             }
@@ -65,6 +70,16 @@ impl ScenarioGenerator {
             "a call loops without waiting; check the jumps of the scenario".to_owned(),
         ));
         self.fail(slot, CallFailure::Endless, now);
+    }
+
+    /// A jump leads beyond the end of the scenario.
+    fn fail_jump(&mut self, slot: usize, now: Time) {
+        let steps = self.program.steps.len();
+        self.effect(Effect::Warning(format!(
+            "a jump leads to no step: the scenario has the steps 0 to {}, and {steps} is its end",
+            steps.saturating_sub(1)
+        )));
+        self.fail(slot, CallFailure::Stopped, now);
     }
 
     /// Resumes a pause that a message had interrupted, in place of the next step; returns whether it lasts.
@@ -138,7 +153,7 @@ impl ScenarioGenerator {
             StepKind::Pause { length, linger } => {
                 self.count_step(step, number, slot, now);
                 let after = self.perform(&step.actions, slot, now);
-                if !matches!(after, Continuation::GoOn) {
+                if !matches!(after, Continuation::GoOn | Continuation::Checked) {
                     return after;
                 }
                 self.pause(length, *linger, slot, now)
@@ -196,7 +211,7 @@ impl ScenarioGenerator {
         let Some(call) = self.calls.get_mut(slot) else {
             return Err(CallFailure::Stopped);
         };
-        if send.request && !send.ack {
+        if send.raises_cseq {
             call.cseq = call.cseq.wrapping_add(1);
         }
         let branch_step = match send.ack_transaction {
@@ -222,8 +237,13 @@ impl ScenarioGenerator {
             kept.clear();
             kept.extend_from_slice(super::replies::branch_of(message));
         }
-        if send.ack && call.accepted {
-            call.established = true;
+        if call.sent.bytes.starts_with(b"ACK ") {
+            std::mem::swap(&mut call.ack.bytes, &mut call.sent.bytes);
+            call.ack.step = call.sent.step;
+        }
+        if send.ack {
+            call.established |= call.accepted;
+            call.acknowledged = call.last_status;
         }
         call.sent.bytes.clear();
         call.sent.bytes.extend_from_slice(message);
@@ -247,7 +267,7 @@ impl ScenarioGenerator {
             let alarm = CallTimer::Retransmit(slot as u32, call.generation);
             call.sent.timer = Some(self.wheel.schedule(now + first, alarm));
         }
-        let lost = send.lost + context.settings.lost;
+        let lost = send.lost.unwrap_or(context.settings.lost);
         if lost > 0.0 && context.entropy.unit() * 100.0 < lost {
             self.outbox.bytes.truncate(start);
             self.count_lost(number);
@@ -445,24 +465,39 @@ impl ScenarioGenerator {
 
     /// Sends the last message unchanged.
     pub(super) fn resend(&mut self, slot: usize, now: Time) {
+        self.repeat(slot, false, now);
+    }
+
+    /// Sends the last ACK, or the last message unchanged.
+    pub(super) fn repeat(&mut self, slot: usize, is_ack: bool, now: Time) {
         let Some(call) = self.calls.get(slot) else {
             return;
         };
-        let (route, number) = (call.route, call.sent.step);
-        if call.sent.bytes.is_empty() {
+        let route = call.route;
+        let (message, number) = match is_ack {
+            true => (&call.ack.bytes, call.ack.step),
+            false => (&call.sent.bytes, call.sent.step),
+        };
+        if message.is_empty() {
             return;
         }
         if let Some(count) = self.statistics.steps.get_mut(usize::from(number)) {
             count.retransmissions += 1;
         }
-        let lost = self.context.settings.lost;
+        // A step's own share holds for its retransmissions, too, as in SIPp.
+        let step = self.program.steps.get(usize::from(number));
+        let own = match step.map(|step| &step.kind) {
+            Some(StepKind::Send(send)) => send.lost,
+            _ => None,
+        };
+        let lost = own.unwrap_or(self.context.settings.lost);
         if lost > 0.0 && self.context.entropy.unit() * 100.0 < lost {
             self.count_lost(number);
             return;
         }
-        self.outbox.send(route, &call.sent.bytes);
+        self.outbox.send(route, message);
         if self.context.settings.trace {
-            let (peer, bytes) = (self.peer_of(route), call.sent.bytes.clone());
+            let (peer, bytes) = (self.peer_of(route), message.clone());
             self.effect(Effect::Message {
                 at: now,
                 sent: true,
@@ -499,7 +534,8 @@ impl ScenarioGenerator {
         // Nothing asks for the next call while the limit holds it back.
         self.schedule.note_limit(now, self.statistics.open);
         self.statistics.open = self.statistics.open.saturating_sub(1);
-        match failure {
+        let checked = call.check_failed.then_some(CallFailure::Check);
+        match failure.or(checked) {
             None => {
                 self.statistics.successful += 1;
                 let started = call.started;

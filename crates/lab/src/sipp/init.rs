@@ -33,8 +33,9 @@ impl ScenarioGenerator {
             .is_some_and(|call| match call.phase {
                 ScenarioCallPhase::Free => true,
                 _ => {
+                    let failed = call.check_failed;
                     call.reset();
-                    false
+                    failed
                 }
             });
         match failed {
@@ -47,6 +48,10 @@ impl ScenarioGenerator {
         let mut number = 0;
         for _ in 0..INIT_STEPS {
             let Some(step) = steps.get(number) else {
+                // A jump beyond the end.
+                if number > steps.len() {
+                    self.fail(slot, CallFailure::Stopped, now);
+                }
                 return;
             };
             number += 1;
@@ -79,7 +84,8 @@ impl ScenarioGenerator {
 
     /// Opens another connection for a call whose own was closed by its scenario.
     pub(super) fn reconnect(&mut self, slot: usize) {
-        let local = SocketAddr::new(self.context.settings.local.ip(), 0);
+        let settings = &self.context.settings;
+        let (local, send_to) = (SocketAddr::new(settings.local.ip(), 0), settings.send_to);
         let Some(call) = self.calls.get_mut(slot).filter(|call| call.unconnected) else {
             return;
         };
@@ -87,7 +93,8 @@ impl ScenarioGenerator {
         let connection = ConnectionId(self.next_connection);
         self.next_connection += 1;
         call.route = PeerRoute::Stream(connection);
-        let (owner, remote) = ((slot as u32, call.generation), call.remote);
+        let owner = (slot as u32, call.generation);
+        let remote = send_to.unwrap_or(call.remote);
         self.connect(connection, local, remote, Some(owner));
     }
 }

@@ -1,5 +1,6 @@
 //! Injection files: lines of fields, as values for calls.
 
+use super::program::{ScenarioAction, ScenarioProgram};
 use super::xml::ScenarioError;
 use engine::Entropy;
 use std::collections::BTreeSet;
@@ -295,24 +296,75 @@ impl Injection {
         self.index.is_some()
     }
 
-    /// The first line whose indexed field is `key`.
+    /// The last line whose indexed field is `key`, as in SIPp.
     pub fn find(&self, key: &[u8]) -> Option<u64> {
-        let first = (key.to_vec(), 0);
-        let (found, line) = self.index.as_ref()?.range(first..).next()?;
+        let last = (key.to_vec(), u64::MAX);
+        let (found, line) = self.index.as_ref()?.range(..=last).next_back()?;
         (found == key).then_some(*line)
     }
+}
+
+/// Checks that the files fit the actions of a scenario and the number of users; returns warnings.
+///
+/// # Errors
+/// An action cannot work with its file, or a user has no line. SIPp ends the run then.
+pub fn check_use(
+    files: &[Injection],
+    program: &ScenarioProgram,
+    users: u64,
+) -> Result<Vec<String>, String> {
+    let steps = program.steps.iter().chain(&program.init);
+    for action in steps.flat_map(|step| &step.actions) {
+        let (name, at) = match action {
+            ScenarioAction::Lookup { file, .. } => ("lookup", *file),
+            ScenarioAction::Insert { file, .. } => ("insert", *file),
+            ScenarioAction::Replace { file, .. } => ("replace", *file),
+            _ => continue,
+        };
+        let Some(file) = files.get(usize::from(at)) else {
+            continue;
+        };
+        let of = &file.name;
+        if name == "lookup" && !file.is_indexed() {
+            return Err(format!(
+                "<lookup> needs an index of {of}: name its field with --index {of}:FIELD (SIPp: -infindex {of} FIELD)"
+            ));
+        }
+        if name != "lookup" && file.printf.is_some() {
+            return Err(format!(
+                "<{name}> is not possible in {of}: it is a template (PRINTF)"
+            ));
+        }
+    }
+    let mut warnings = Vec::new();
+    for file in files.iter().filter(|file| file.order == LineOrder::User) {
+        let (of, lines) = (&file.name, file.len());
+        if users > lines {
+            return Err(format!(
+                "--users {users}: {of} has a line for each of {lines} users: add lines, or use fewer users"
+            ));
+        }
+        if users == 0 {
+            warnings.push(format!(
+                "{of} has a line for each user, and there are no users (--users N): each call takes the next line"
+            ));
+        }
+    }
+    Ok(warnings)
 }
 
 fn read_head(head: &[u8]) -> Result<(LineOrder, Option<Printf>), String> {
     let text = String::from_utf8_lossy(head);
     let mut words = text.split(',').map(str::trim);
-    let order = match words.next().unwrap_or_default() {
+    // Spreadsheets write further separators after the word: `SEQUENTIAL;;`.
+    let word = words.next().unwrap_or_default();
+    let order = match word.trim_end_matches([';', ' ']) {
         "SEQUENTIAL" => LineOrder::Sequential,
         "RANDOM" => LineOrder::Random,
         "USER" | "USERS" => LineOrder::User,
-        other => {
+        _ => {
             return Err(format!(
-                "{other:?}: the first line must be SEQUENTIAL, RANDOM or USER"
+                "{word:?}: the first line must be SEQUENTIAL, RANDOM or USER"
             ));
         }
     };
@@ -421,16 +473,16 @@ mod tests {
         }
         assert!(field(&file, 1, 1).unwrap().ends_with("01999999"));
         assert!(file.bytes.len() <= MAX_BYTES);
-        assert_eq!((file.find(b"Bob"), file.find(b"Alice")), (Some(1), Some(0)));
-        // The index has the next line of a key whose first one is replaced, and no other ones.
-        assert_eq!(file.replace(0, b"Carol;2"), LineChange::Done);
+        assert_eq!((file.find(b"Bob"), file.find(b"Alice")), (Some(1), Some(2)));
+        // The index has the line before of a key whose last one is replaced, and no other ones.
+        assert_eq!(file.replace(2, b"Carol;2"), LineChange::Done);
         assert_eq!(
             (file.find(b"Alice"), file.find(b"Carol")),
-            (Some(2), Some(0))
+            (Some(0), Some(2))
         );
         assert_eq!(file.index.as_ref().unwrap().len(), 3);
         // The other lines are as they were.
-        assert_eq!(field(&file, 2, 1).unwrap(), "1");
+        assert_eq!(field(&file, 0, 1).unwrap(), "0");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::compile::compile;
 use super::engine::GeneratorParts;
 use super::inject::Injection;
 use super::media::{Packetization, Recording};
-use super::program::{MediaAction, ScenarioAction, ScenarioProgram};
+use super::program::{MediaAction, ScenarioAction, ScenarioProgram, Scope};
 use super::schedule::CallLimits;
 use super::settings::{Behaviours, ScenarioSettings};
 use super::template::NameTable;
@@ -45,6 +45,10 @@ pub struct ScenarioOptions {
     pub duration: Option<f64>,
     /// Time limit of the run, seconds.
     pub timeout: Option<f64>,
+    /// A run that reaches it fails.
+    pub timeout_fails: bool,
+    /// Destination of all messages of calls, `host[:port]`, in place of the target.
+    pub send_to: Option<String>,
     /// Length of pauses without a length, milliseconds.
     pub hold: u64,
     /// Number of users that make the calls.
@@ -131,6 +135,8 @@ impl Default for ScenarioOptions {
             calls: None,
             duration: None,
             timeout: None,
+            timeout_fails: false,
+            send_to: None,
             hold: 0,
             users: 0,
             service: "service".to_owned(),
@@ -281,6 +287,10 @@ fn finish(
             options.threads
         )));
     }
+    let warnings = super::inject::check_use(&files, &program, options.users);
+    for warning in warnings.map_err(LabError::bad_input)? {
+        eprintln!("warning: {warning}");
+    }
     for (file, field) in super::survey::fields(&program) {
         let file = files.get(usize::from(file));
         if let Some(warning) = file.and_then(|file| file.missing_field(usize::from(field))) {
@@ -312,10 +322,15 @@ fn finish(
         }
     }
     for (name, _) in pairs(&options.variables, "--var")? {
-        if !program.variables.iter().any(|(known, _)| *known == name) {
-            let text = format!("--var {name}: the scenario has no variable of that name");
-            return Err(LabError::bad_input(text));
-        }
+        let mut known = program.variables.iter();
+        let why = match known.find(|(known, _)| *known == name) {
+            Some((_, Scope::Global)) => continue,
+            Some(_) => format!(
+                "calls and users have their own copies of this variable: declare it with <Global variables=\"{name}\"/>"
+            ),
+            None => "the scenario has no variable of that name".to_owned(),
+        };
+        return Err(LabError::bad_input(format!("--var {name}: {why}")));
     }
     Ok(LoadedScenario {
         program,
@@ -398,10 +413,16 @@ pub fn settings(
             "the scenario makes calls: a target HOST[:PORT] is required",
         ));
     }
+    let send_to = options.send_to.as_deref().map(resolve).transpose()?;
+    if server && send_to.is_some() {
+        return Err(LabError::bad_input(
+            "--send-to has no effect on a scenario that takes calls: answers go to the source of the request",
+        ));
+    }
     if let Some(warning) = check_pacing(options, server)? {
         eprintln!("warning: {warning}");
     }
-    let local = local(options, targets.first().copied(), server)?;
+    let local = local(options, send_to.or(targets.first().copied()), server)?;
     let (media_ip, media_port) = match &options.media {
         None => (local.ip(), 6_000),
         Some(text) => {
@@ -461,15 +482,17 @@ pub fn settings(
             };
             let host = options.targets.get(index as usize % targets.len().max(1));
             let host = host.map(String::as_str).unwrap_or_default();
+            let next_hop = options.send_to.as_deref().unwrap_or(host);
             Ok(ScenarioSettings {
                 service: options.service.clone(),
                 remote_host: split_port(host).0.to_owned(),
                 remote,
+                send_to,
                 local: SocketAddr::new(local.ip(), per(index, local.port(), 1)?),
                 media_ip,
                 media_port: per(index, media_port, 4)?,
                 transport,
-                peer_name: options.tls.name_for(split_port(host).0).to_owned(),
+                peer_name: options.tls.name_for(split_port(next_hop).0).to_owned(),
                 per_call,
                 hold: Duration::from_millis(options.hold),
                 username: options
@@ -654,6 +677,19 @@ fn split_port(text: &str) -> (&str, Option<u16>) {
 
 fn resolve(target: &str) -> Result<SocketAddr, LabError> {
     let (host, port) = split_port(target);
+    // Otherwise it would be part of a name that cannot be found, or the default would take its place.
+    let after = target
+        .strip_prefix('[')
+        .and_then(|rest| rest.split_once(']'));
+    let has_port = match after {
+        Some((_, after)) => !after.is_empty(),
+        None => target.matches(':').count() == 1,
+    };
+    if has_port && port.is_none() {
+        return Err(LabError::bad_input(format!(
+            "{target}: expected HOST[:PORT] with a port from 0 to 65535"
+        )));
+    }
     (host, port.unwrap_or(5060))
         .to_socket_addrs()
         .map_err(|error| LabError::bad_input(format!("{target}: {error}")))?
@@ -715,6 +751,11 @@ mod tests {
         assert_eq!(split_port("::1"), ("::1", None));
         assert_eq!(split_port("h"), ("h", None));
         assert_eq!(resolve("127.0.0.1").unwrap().port(), 5060);
+        assert_eq!(resolve("::1").unwrap().port(), 5060);
+        for wrong in ["127.0.0.1:99999", "localhost:sip", "h:", "[::1]:99999"] {
+            let error = resolve(wrong).unwrap_err().to_string();
+            assert!(error.contains("a port from 0 to 65535"), "{error}");
+        }
     }
 
     #[test]

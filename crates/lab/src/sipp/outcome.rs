@@ -27,14 +27,18 @@ pub struct ScenarioResult {
     pub noise_p99_us: Option<f64>,
     /// Whether it ran in virtual time.
     pub simulated: bool,
+    /// The run failed because it had not ended at its time limit.
+    pub timed_out: bool,
     /// The result of the other end, in virtual time.
     pub other: Option<Box<ScenarioResult>>,
 }
 
 impl ScenarioResult {
-    /// Passed if calls were made, all succeeded, and the patterns that they sent came back.
+    /// Passed if calls were made, all succeeded, and the patterns that they sent came back, in time if that was asked
+    /// for.
     pub fn verdict(&self) -> RunVerdict {
-        let good = self.statistics.failures() == 0
+        let good = !self.timed_out
+            && self.statistics.failures() == 0
             && self.statistics.no_room == 0
             && self.statistics.patterns[1] == 0
             && self.statistics.successful > 0;
@@ -102,6 +106,7 @@ impl ScenarioResult {
             "simulated": self.simulated,
             "verdict": self.verdict().name(),
             "seconds": self.seconds,
+            "timed_out": self.timed_out,
             "calls": {
                 "created": statistics.created,
                 "successful": statistics.successful,
@@ -161,6 +166,9 @@ impl ScenarioResult {
             statistics.peak,
             statistics.retransmissions()
         );
+        if self.timed_out {
+            out.push_str("  failed: the run had not ended at its time limit\n");
+        }
         for (failure, count) in CallFailure::ALL.iter().zip(&statistics.failed) {
             if *count > 0 {
                 let _ = writeln!(out, "  failed, {}: {count}", failure.name());

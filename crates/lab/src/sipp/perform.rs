@@ -48,6 +48,18 @@ impl ScenarioGenerator {
         Continuation::GoOn
     }
 
+    /// A check of the scenario has failed. As in SIPp the call goes on, so that its peer is not left without an answer,
+    /// and fails at its end.
+    fn fail_check(&mut self, slot: usize, what: &str, why: &str) -> Continuation {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return Continuation::Over;
+        };
+        call.check_failed = true;
+        let text = format!("call {}: {what} {why}", call.number);
+        self.effect(Effect::Warning(text));
+        Continuation::Checked
+    }
+
     fn act(
         &mut self,
         action: &ScenarioAction,
@@ -69,17 +81,11 @@ impl ScenarioGenerator {
                 let text = examined_text(context, call, examined, target);
                 let matched = matches(context, call, regex, &text, assign);
                 if check.is_some_and(|wanted| wanted != matched) {
-                    let text = format!(
-                        "call {}: a regular expression {}",
-                        call.number,
-                        match matched {
-                            true => "matched unexpectedly",
-                            false => "did not match",
-                        }
-                    );
-                    self.effect(Effect::Warning(text));
-                    self.abort(slot, CallFailure::Check, now);
-                    return Continuation::Over;
+                    let why = match matched {
+                        true => "matched unexpectedly",
+                        false => "did not match",
+                    };
+                    return self.fail_check(slot, "a regular expression", why);
                 }
             }
             ScenarioAction::Log(text) => {
@@ -107,7 +113,12 @@ impl ScenarioGenerator {
             ScenarioAction::StopNow => return self.stop_now(now),
             ScenarioAction::Jump(operand) => {
                 let to = value_of(context, call, *operand);
-                return Continuation::Jump(to.clamp(0.0, f64::from(u16::MAX)) as u16);
+                // No scenario has so many steps: the jump fails.
+                let nowhere = u16::MAX;
+                return Continuation::Jump(match to >= 0.0 {
+                    true => to.min(f64::from(nowhere)) as u16,
+                    false => nowhere,
+                });
             }
             ScenarioAction::Redirect {
                 host,
@@ -135,17 +146,11 @@ impl ScenarioGenerator {
             ScenarioAction::Test { check, .. } | ScenarioAction::CompareText { check, .. } => {
                 let holds = compare(context, call, action, now);
                 if check.is_some_and(|wanted| wanted != holds) {
-                    let text = format!(
-                        "call {}: a comparison {}",
-                        call.number,
-                        match holds {
-                            true => "held unexpectedly",
-                            false => "did not hold",
-                        }
-                    );
-                    self.effect(Effect::Warning(text));
-                    self.abort(slot, CallFailure::Check, now);
-                    return Continuation::Over;
+                    let why = match holds {
+                        true => "held unexpectedly",
+                        false => "did not hold",
+                    };
+                    return self.fail_check(slot, "a comparison", why);
                 }
             }
             ScenarioAction::Insert { file, value } => {
@@ -153,11 +158,18 @@ impl ScenarioGenerator {
                 self.change_file(*file, None, &line);
             }
             ScenarioAction::Replace { file, line, value } => {
-                let number = VariableValue::Text(context.text(call, line, now))
-                    .number()
-                    .max(0.0);
+                let number = context.text(call, line, now);
+                let place = VariableValue::Text(number.clone()).number();
                 let line = context.text(call, value, now);
-                self.change_file(*file, Some(number as u64), &line);
+                // Below zero is the line of a key that `lookup` has not found.
+                if place < 0.0 || !self.change_file(*file, Some(place as u64), &line) {
+                    let number = String::from_utf8_lossy(&number).into_owned();
+                    self.effect(Effect::Warning(format!(
+                        "replace: the file has no line {number}; the call ends"
+                    )));
+                    self.abort(slot, CallFailure::Stopped, now);
+                    return Continuation::Over;
+                }
             }
             other => compute(context, call, other, now),
         }
@@ -170,10 +182,10 @@ impl ScenarioGenerator {
         Continuation::Over
     }
 
-    /// Appends a line to an injection file in memory, or replaces one.
-    fn change_file(&mut self, file: u16, place: Option<u64>, line: &[u8]) {
+    /// Appends a line to an injection file in memory, or replaces one; returns whether there is one to replace.
+    fn change_file(&mut self, file: u16, place: Option<u64>, line: &[u8]) -> bool {
         let Some(file) = self.context.files.get_mut(usize::from(file)) else {
-            return;
+            return false;
         };
         let change = match place {
             Some(number) => file.replace(number, line),
@@ -186,6 +198,7 @@ impl ScenarioGenerator {
         if let Some(warning) = warning {
             self.effect(Effect::Warning(warning));
         }
+        change != LineChange::NoLine
     }
 
     fn act_redirect(&mut self, slot: usize, texts: &[String; 3], now: Time) -> Continuation {
@@ -557,7 +570,8 @@ fn examined_text(
     }
 }
 
-/// Whether an expression matches; its groups are assigned to the variables.
+/// Whether an expression matches. Its groups are assigned to the variables, up to the first one that takes no part in
+/// the match; without a match all variables keep their values. Both as in SIPp.
 fn matches(
     context: &mut Context,
     call: &mut ScenarioCall,
@@ -565,21 +579,20 @@ fn matches(
     examined: &[u8],
     assign: &[u16],
 ) -> bool {
-    let captures = regex.captures(examined);
-    let matched = captures.is_some();
+    let Some(captures) = regex.captures(examined) else {
+        return false;
+    };
     for (index, variable) in assign.iter().enumerate() {
-        let group = captures.as_ref().and_then(|captures| captures.get(index));
-        let value = match (matched, group) {
-            (true, Some(group)) => VariableValue::Text(group.as_bytes().to_vec()),
-            (true, None) => VariableValue::Text(Vec::new()),
-            (false, _) => VariableValue::Unset,
+        let Some(group) = captures.get(index) else {
+            break;
         };
+        let value = VariableValue::Text(group.as_bytes().to_vec());
         context.set(call, *variable, value);
     }
-    matched
+    true
 }
 
-/// The rest of the line after the n-th occurrence of a text, without surrounding space; empty without one.
+/// The rest of the line after the n-th occurrence of a text, with its spaces, as in SIPp; empty without one.
 fn rest_of_line<'m>(
     message: &'m [u8],
     text: &[u8],
@@ -607,8 +620,8 @@ fn rest_of_line<'m>(
         .nth(nth)
         .map(|at| {
             let rest = message.get(at + text.len()..).unwrap_or_default();
-            let end = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
-            rest.get(..end).unwrap_or_default().trim_ascii()
+            let end = memchr::memchr2(b'\r', b'\n', rest).unwrap_or(rest.len());
+            rest.get(..end).unwrap_or_default()
         })
         .unwrap_or_default()
 }

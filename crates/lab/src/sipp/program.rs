@@ -128,16 +128,17 @@ pub struct SendStep {
     pub method: Option<u8>,
     /// Whether it is an ACK.
     pub ack: bool,
-    /// Whether it is a request.
-    pub request: bool,
+    /// Whether it raises `[cseq]`: a request other than ACK and CANCEL, which have the number of their INVITE (RFC 3261
+    /// sections 9.1 and 17.1.1.3).
+    pub raises_cseq: bool,
     /// Retransmitted until a message is received; the first interval.
     pub retransmit: Option<Duration>,
     /// Longest time that a call waits for its connection to send the message.
     pub timeout: Option<Duration>,
     /// The step after the last retransmission without an answer.
     pub on_timeout: Option<u16>,
-    /// Share that is not sent, percent.
-    pub lost: f64,
+    /// Share that is not sent, percent, in place of that of all messages.
+    pub lost: Option<f64>,
     /// The transaction that keeps its branch.
     pub start_transaction: Option<u8>,
     /// The transaction that it acknowledges.
@@ -185,8 +186,8 @@ pub struct ReceiveStep {
     pub challenge: bool,
     /// Whether its route set is kept.
     pub routes: bool,
-    /// Share that is discarded, percent.
-    pub lost: f64,
+    /// Share that is discarded, percent, in place of that of all messages.
+    pub lost: Option<f64>,
     /// Longest wait.
     pub timeout: Option<Duration>,
     /// Target after the timeout.

@@ -25,10 +25,6 @@ impl ScenarioGenerator {
         arrived: Time,
         now: Time,
     ) {
-        let lost = self.context.settings.lost;
-        if lost > 0.0 && self.context.entropy.unit() * 100.0 < lost {
-            return;
-        }
         let Some(incoming) = Incoming::read(bytes) else {
             // A keep-alive is neither a message nor an error.
             if !bytes.trim_ascii().is_empty() {
@@ -36,6 +32,10 @@ impl ScenarioGenerator {
             }
             return;
         };
+        let known = self.find(incoming.call_id);
+        if self.loses(known.and_then(Result::ok), &incoming) {
+            return;
+        }
         self.heard = true;
         if self.context.settings.trace {
             self.effect(Effect::Message {
@@ -45,7 +45,7 @@ impl ScenarioGenerator {
                 bytes: bytes.to_vec(),
             });
         }
-        let slot = match self.find(incoming.call_id) {
+        let slot = match known {
             Some(Ok(slot)) => slot,
             Some(Err(())) => {
                 self.statistics.late += 1;
@@ -59,6 +59,28 @@ impl ScenarioGenerator {
         self.process(slot, &incoming, route, arrived, now);
     }
 
+    /// Whether the simulated loss of all messages takes this one. A share of the step that it belongs to replaces it, as
+    /// in SIPp.
+    fn loses(&mut self, slot: Option<usize>, incoming: &Incoming<'_>) -> bool {
+        let percent = self.context.settings.lost;
+        if percent <= 0.0 {
+            return false;
+        }
+        let program = self.program.clone();
+        let number = match slot {
+            Some(slot) => self
+                .expected_at(&program, slot, incoming)
+                .map(|(number, _)| number),
+            // A new call: the message belongs to the first step that waits for one.
+            None => (0..program.steps.len() as u16).find(|at| receive_at(&program, *at).is_some()),
+        };
+        let receive = number.and_then(|number| receive_at(&program, number));
+        if receive.is_some_and(|receive| receive.lost.is_some()) {
+            return false;
+        }
+        self.context.entropy.unit() * 100.0 < percent
+    }
+
     /// A message without a call: it starts one if calls come from the peer.
     fn begin_incoming(
         &mut self,
@@ -67,7 +89,12 @@ impl ScenarioGenerator {
         peer: SocketAddr,
         now: Time,
     ) -> Option<usize> {
-        let begins = self.program.server && incoming.status.is_none() && incoming.method != b"ACK";
+        // A ping of the peer must not become a call that waits for ever.
+        let is_ping = self.is_answered_automatically(incoming) && !self.is_expected_first(incoming);
+        let begins = self.program.server
+            && incoming.status.is_none()
+            && incoming.method != b"ACK"
+            && !is_ping;
         if !begins {
             self.statistics.out_of_call += 1;
             if self.is_answered_automatically(incoming) {
@@ -83,6 +110,25 @@ impl ScenarioGenerator {
         self.run(slot, now);
         // The call may have ended in these steps.
         (self.find(incoming.call_id) == Some(Ok(slot))).then_some(slot)
+    }
+
+    /// Whether a new call waits for this message first.
+    fn is_expected_first(&self, incoming: &Incoming<'_>) -> bool {
+        let program = &self.program;
+        let receive = |number: usize| receive_at(program, number as u16);
+        let first = (0..program.steps.len()).find(|number| receive(*number).is_some());
+        for receive in first
+            .into_iter()
+            .flat_map(|first| (first..).map_while(receive))
+        {
+            if is_expected(program, receive, incoming, &[]) {
+                return true;
+            }
+            if receive.optional == Optional::No {
+                break;
+            }
+        }
+        false
     }
 
     /// Whether a request is answered automatically when it is not expected.
@@ -117,7 +163,9 @@ impl ScenarioGenerator {
         let hash = fingerprint(incoming.bytes);
         // Only UDP has retransmissions; equal messages over a connection are intended by the peer's scenario.
         if matches!(route, PeerRoute::Udp(..)) && call.seen.contains(&hash) {
-            self.repeat_answer(slot, hash, now);
+            if !self.repeat_ack(slot, incoming, now) {
+                self.repeat_answer(slot, hash, now);
+            }
             return;
         }
         if self.program.server {
@@ -132,7 +180,8 @@ impl ScenarioGenerator {
         let Some(receive) = receive_at(&program, number) else {
             return;
         };
-        if receive.lost > 0.0 && self.context.entropy.unit() * 100.0 < receive.lost {
+        let lost = receive.lost.unwrap_or(0.0);
+        if lost > 0.0 && self.context.entropy.unit() * 100.0 < lost {
             self.count_lost(number);
             return;
         }
@@ -143,7 +192,7 @@ impl ScenarioGenerator {
         };
         self.count_step(step, number, slot, arrived);
         match self.perform(&step.actions, slot, now) {
-            super::flow::Continuation::GoOn => {}
+            super::flow::Continuation::GoOn | super::flow::Continuation::Checked => {}
             super::flow::Continuation::Jump(to) => {
                 self.wake(slot, to, now);
                 return;
@@ -191,6 +240,34 @@ impl ScenarioGenerator {
         if answered {
             self.resend(slot, now);
         }
+    }
+
+    /// A final response to an INVITE comes again, because its ACK was lost: the ACK is sent again, also after further
+    /// messages (RFC 3261 section 13.2.2.4). Returns whether there is one for it.
+    fn repeat_ack(&mut self, slot: usize, incoming: &Incoming<'_>, now: Time) -> bool {
+        let Some(call) = self.calls.get(slot) else {
+            return false;
+        };
+        let is_final = incoming.method == b"INVITE" && incoming.status >= Some(200);
+        if !is_final || incoming.status != Some(call.acknowledged) {
+            return false;
+        }
+        let acknowledges = |message: &[u8]| {
+            let number = values(message, b"CSeq").next().unwrap_or_default();
+            let number = number.split(|byte| *byte == b' ').next();
+            let number = number.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
+            message.starts_with(b"ACK ") && number == Some(incoming.cseq)
+        };
+        let is_last = acknowledges(&call.sent.bytes);
+        let has_ack = is_last || acknowledges(&call.ack.bytes);
+        let step = usize::from(call.step);
+        if has_ack {
+            if let Some(count) = self.statistics.steps.get_mut(step) {
+                count.retransmissions += 1;
+            }
+            self.repeat(slot, !is_last, now);
+        }
+        has_ack
     }
 
     /// The step that a message belongs to, and whether the call is past it.
@@ -345,6 +422,9 @@ impl ScenarioGenerator {
             self.reply(incoming, route, b"SIP/2.0 200 OK\r\n");
             return;
         }
+        if self.repeat_ack(slot, incoming, now) {
+            return;
+        }
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
@@ -476,9 +556,7 @@ fn is_expected(
         (ExpectedMessage::Method(method) | ExpectedMessage::Either(_, method), None) => {
             method == incoming.method
         }
-        (ExpectedMessage::Methods(regex), None) => regex
-            .find(incoming.method)
-            .is_some_and(|found| found.start() == 0),
+        (ExpectedMessage::Methods(regex), None) => regex.is_match(incoming.method),
         _ => false,
     }
 }

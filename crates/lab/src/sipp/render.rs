@@ -49,11 +49,9 @@ impl Context {
         let mut globals = vec![VariableValue::Unset; variables.len()];
         for (name, value) in &settings.preset {
             let place = variables.iter().position(|(known, _)| known == name);
+            // A text, also if it is a number: a telephone number is written as it was given.
             if let Some(global) = place.and_then(|at| globals.get_mut(at)) {
-                *global = match value.parse() {
-                    Ok(number) => VariableValue::Number(number),
-                    Err(_) => VariableValue::Text(value.clone().into_bytes()),
-                };
+                *global = VariableValue::Text(value.clone().into_bytes());
             }
         }
         let users = settings.users.min(10_000_000) as usize;
@@ -234,7 +232,8 @@ impl Context {
                 // Those of the threads of a run differ.
                 self.dynamic += self.settings.share.1.max(1);
             }
-            TextPiece::UserId => decimal(call.user.unwrap_or(0), out),
+            // Users count from 1; 0 is a call without one.
+            TextPiece::UserId => decimal(call.user.map_or(0, |user| user + 1), out),
             TextPiece::PeerTag => {
                 if !call.peer_tag.is_empty() {
                     out.extend_from_slice(b";tag=");
@@ -298,18 +297,19 @@ impl Context {
         body: &[u8],
         out: &mut Vec<u8>,
     ) {
-        let line = match line {
-            Some(text) => VariableValue::Text(self.text(call, text, now))
-                .number()
-                .max(0.0) as u64,
-            None => call.lines.get(usize::from(file)).copied().unwrap_or(0),
-        };
+        let named = line.map(|text| VariableValue::Text(self.text(call, text, now)).number());
         let Some(injection) = self.files.get(usize::from(file)) else {
             return;
         };
+        let line = match named {
+            // A line that the file does not have is empty, as in SIPp: -1 is that of a key that was not found.
+            Some(line) if !(0.0..injection.len() as f64).contains(&line) => return,
+            Some(line) => line as u64,
+            None => call.lines.get(usize::from(file)).copied().unwrap_or(0) % injection.len(),
+        };
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
-        injection.write_field(line % injection.len(), usize::from(field), &mut scratch);
+        injection.write_field(line, usize::from(field), &mut scratch);
         match authentication_of_field(&scratch) {
             Some((username, password)) => {
                 self.credentials(call, (username, password, false), start, body, out);
@@ -535,7 +535,7 @@ mod tests {
         let got = context.text(&mut call, &text, Time::ZERO);
         assert_eq!(
             String::from_utf8(got).unwrap(),
-            "SIP/2.0 200 OK\r\nVia: a, c\r\nTo: <sip:b>;tag=7x\r\nA: fz\r\nContent-Length: 6\r\n\r\nfour\r\n"
+            "SIP/2.0 200 OK\r\nVia: a, c\r\nTo: <sip:b>;tag=7x\r\nA: fz\r\nContent-Length: 4\r\n\r\nfour"
         );
     }
 }

@@ -272,6 +272,7 @@ mod tests {
                 cpu: None,
                 noise_p99_us: None,
                 simulated: true,
+                timed_out: false,
                 other: None,
             };
             result.verdict()

@@ -12,7 +12,7 @@ use crate::tls::TlsSettings;
 use engine::{Entropy, EventKind, Time};
 use net::tls::Security;
 use net::{Clock, Driver, DriverConfig, NoiseSampler, Signals};
-use sim::World;
+use sim::{HostId, World};
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::net::SocketAddr;
@@ -101,11 +101,11 @@ pub fn on_sockets(options: &ScenarioOptions) -> Result<ScenarioResult, LabError>
     })?;
     let order = AtomicU32::new(CONTINUE);
     let (reports, inbox) = mpsc::channel();
-    let mut sinks = Sinks::open(options, clock)?;
+    let mut sinks = Sinks::open(options, clock.unix_nanos(Time::ZERO))?;
     let count = threads.len();
     let start = clock.now() + START_DELAY;
     let cpu_before = net::process_cpu();
-    let (statistics, cpu) = std::thread::scope(|scope| {
+    let (statistics, cpu, timed_out) = std::thread::scope(|scope| {
         for (index, mut settings) in threads.into_iter().enumerate() {
             settings.start = start;
             settings.wall = clock.unix_nanos(Time::ZERO);
@@ -148,11 +148,13 @@ pub fn on_sockets(options: &ScenarioOptions) -> Result<ScenarioResult, LabError>
         cpu: Some(process.max(cpu)),
         noise_p99_us: Some(noise.p99_us),
         simulated: false,
+        timed_out: timed_out && options.timeout_fails,
         other: None,
     })
 }
 
-/// Waits for the threads and executes their effects.
+/// Waits for the threads and executes their effects. Returns their figures and CPU time, and whether the time limit has
+/// ended the run.
 fn watch(
     options: &ScenarioOptions,
     signals: &Signals,
@@ -160,7 +162,8 @@ fn watch(
     inbox: &Receiver<ThreadReport>,
     sinks: &mut Sinks,
     (clock, start, count): (Clock, Time, usize),
-) -> Result<(Statistics, Duration), LabError> {
+) -> Result<(Statistics, Duration, bool), LabError> {
+    let mut timed_out = false;
     let mut figures: Vec<Option<Box<Statistics>>> = vec![None; count];
     let (mut done, mut cpu) = (0, Duration::ZERO);
     let mut display = LiveLine::new();
@@ -205,8 +208,8 @@ fn watch(
             let total = merged(&figures);
             display.stopping(total.map_or(0, |total| total.open));
         }
-        if end.is_some_and(|end| now >= end) {
-            order.fetch_max(END, Ordering::AcqRel);
+        if end.is_some_and(|end| now >= end) && done < count {
+            timed_out |= order.fetch_max(END, Ordering::AcqRel) != END;
         }
         if display.take_due(now) {
             let total = merged(&figures);
@@ -218,7 +221,7 @@ fn watch(
     sinks.figures(clock.now(), start, total.as_ref())?;
     display.end();
     total
-        .map(|total| (total, cpu))
+        .map(|total| (total, cpu, timed_out))
         .ok_or_else(|| LabError::cannot_run("no thread reported its figures", ""))
 }
 
@@ -347,7 +350,8 @@ fn report(reports: &Sender<ThreadReport>, report: ThreadReport) {
 
 /// Destinations of messages, log lines and figures.
 struct Sinks {
-    clock: Clock,
+    /// Wall clock at time zero, nanoseconds since 1970.
+    wall: u64,
     trace: Option<BufWriter<File>>,
     log: Option<BufWriter<File>>,
     csv: Option<BufWriter<File>>,
@@ -356,7 +360,7 @@ struct Sinks {
 }
 
 impl Sinks {
-    fn open(options: &ScenarioOptions, clock: Clock) -> Result<Sinks, LabError> {
+    fn open(options: &ScenarioOptions, wall: u64) -> Result<Sinks, LabError> {
         let open = |path: &Option<std::path::PathBuf>| {
             path.as_ref()
                 .map(|path| {
@@ -367,7 +371,7 @@ impl Sinks {
                 .transpose()
         };
         let mut sinks = Sinks {
-            clock,
+            wall,
             trace: open(&options.trace)?,
             log: open(&options.log)?,
             csv: open(&options.csv)?,
@@ -409,7 +413,7 @@ impl Sinks {
                     let Some(trace) = &mut self.trace else {
                         continue;
                     };
-                    let unix = self.clock.unix_nanos(at);
+                    let unix = self.wall.saturating_add(at.as_nanos());
                     let peer = peer.map_or("-".to_owned(), |peer| peer.to_string());
                     write_message(trace, (unix, sent, &peer), &bytes)
                         .map_err(|error| write_failed(&error))?;
@@ -565,6 +569,11 @@ pub fn simulate(options: &ScenarioOptions) -> Result<ScenarioResult, LabError> {
         ));
     }
     let (ours, theirs) = (load(&options.file, options)?, load(against, options)?);
+    if ours.program.commands || theirs.program.commands {
+        return Err(LabError::bad_input(
+            "a scenario runs shell commands (<exec command=...>), which is not possible in virtual time",
+        ));
+    }
     let (client, server, swapped) = match (ours.program.server, theirs.program.server) {
         (false, true) => (ours, theirs, false),
         (true, false) => (theirs, ours, true),
@@ -574,6 +583,7 @@ pub fn simulate(options: &ScenarioOptions) -> Result<ScenarioResult, LabError> {
             ));
         }
     };
+    let mut sinks = Sinks::open(options, 0)?;
     let seed = options.seed.unwrap_or(1);
     let mut world = World::new(seed);
     let (near, far) = (
@@ -590,6 +600,12 @@ pub fn simulate(options: &ScenarioOptions) -> Result<ScenarioResult, LabError> {
             .ok_or_else(|| LabError::bad_input("a run without a thread"))
     };
     let mut client_settings = one(settings(&base, false, seed)?)?;
+    if client_settings.transport == engine::Transport::Tls {
+        return Err(LabError::bad_input(
+            "--transport tls: there is no TLS in virtual time; use udp or tcp",
+        ));
+    }
+    security(options, &client_settings, false)?;
     client_settings.start = Time::from_millis(100);
     client_settings.at_once = true;
     let mut server_settings = one(settings(
@@ -626,36 +642,46 @@ pub fn simulate(options: &ScenarioOptions) -> Result<ScenarioResult, LabError> {
         None => MAX_SIMULATED,
     };
     let end = Time::ZERO + limit;
+    let both = match swapped {
+        false => [client, server],
+        true => [server, client],
+    };
+    let (mut next_line, mut timed_out) = (Time::ZERO, true);
     while world.now() < end {
         world.run_until(world.now() + POLL_INTERVAL);
+        collect(&mut world, both, &mut sinks)?;
+        if world.now() >= next_line {
+            next_line = world.now() + Duration::from_secs(1);
+            write_figures(&mut world, both[0], &mut sinks)?;
+        }
         let done = world.with_engine(client, |client: &mut ScenarioGenerator, _| client.is_done());
         if done != Some(false) {
+            timed_out = false;
             break;
         }
     }
     let seconds = world.now().as_secs_f64();
+    if timed_out {
+        // Otherwise the calls would go on while those of the server linger.
+        world.with_engine(client, |client: &mut ScenarioGenerator, now| {
+            client.end(now)
+        });
+    }
     // The last calls of the server may linger.
     world.run_until(world.now() + Duration::from_secs(40));
     let mut finish = |host| {
         world
             .with_engine(host, |generator: &mut ScenarioGenerator, now| {
                 generator.end(now);
-                let lines = generator.effects();
-                (
-                    generator.program().clone(),
-                    generator.statistics().clone(),
-                    lines,
-                )
+                (generator.program().clone(), generator.statistics().clone())
             })
             .ok_or_else(|| LabError::bad_input("a simulated host is down"))
     };
     let (client, server) = (finish(client)?, finish(server)?);
-    for effect in client.2.iter().chain(&server.2).take(20) {
-        if let Effect::Warning(line) = effect {
-            eprintln!("{line}");
-        }
-    }
-    let outcome = |file: &Path, (program, statistics, _): (_, _, Vec<Effect>)| ScenarioResult {
+    collect(&mut world, both, &mut sinks)?;
+    write_figures(&mut world, both[0], &mut sinks)?;
+    sinks.finish()?;
+    let outcome = |file: &Path, (program, statistics)| ScenarioResult {
         program,
         file: file.display().to_string(),
         statistics,
@@ -663,6 +689,7 @@ pub fn simulate(options: &ScenarioOptions) -> Result<ScenarioResult, LabError> {
         cpu: None,
         noise_p99_us: None,
         simulated: true,
+        timed_out: timed_out && options.timeout_fails,
         other: None,
     };
     let (mut own, other) = match swapped {
@@ -671,4 +698,27 @@ pub fn simulate(options: &ScenarioOptions) -> Result<ScenarioResult, LabError> {
     };
     own.other = Some(Box::new(other));
     Ok(own)
+}
+
+/// Executes the effects of both ends in virtual time: of the peer's only warnings, as it would be another process.
+fn collect(world: &mut World, [own, peer]: [HostId; 2], sinks: &mut Sinks) -> Result<(), LabError> {
+    let mut effects = |host| {
+        let taken = world.with_engine(host, |generator: &mut ScenarioGenerator, _| {
+            generator.effects()
+        });
+        taken.unwrap_or_default()
+    };
+    let mut all = effects(own);
+    let theirs = effects(peer).into_iter();
+    all.extend(theirs.filter(|effect| matches!(effect, Effect::Warning(_))));
+    sinks.execute(all)
+}
+
+/// Writes a line of figures in virtual time.
+fn write_figures(world: &mut World, own: HostId, sinks: &mut Sinks) -> Result<(), LabError> {
+    let now = world.now();
+    let total = world.with_engine(own, |generator: &mut ScenarioGenerator, _| {
+        generator.statistics().clone()
+    });
+    sinks.figures(now, Time::ZERO, total.as_ref())
 }

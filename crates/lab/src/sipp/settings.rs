@@ -37,6 +37,8 @@ pub struct ScenarioSettings {
     pub remote_host: String,
     /// Destination of calls; none if they come from the peer.
     pub remote: Option<SocketAddr>,
+    /// Destination of the messages of calls, in place of `remote`.
+    pub send_to: Option<SocketAddr>,
     /// Local address; port 0 lets the kernel choose.
     pub local: SocketAddr,
     /// Address for media.
@@ -116,6 +118,7 @@ impl Default for ScenarioSettings {
             service: "service".to_owned(),
             remote_host: String::new(),
             remote: None,
+            send_to: None,
             local,
             media_ip: local.ip(),
             media_port: 6_000,

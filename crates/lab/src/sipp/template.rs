@@ -312,7 +312,7 @@ pub fn text(source: &[u8], names: &mut NameTable) -> Result<TextTemplate, String
 }
 
 /// Splits a message as written in a `<send>`: space around lines is removed, line ends become CRLF, an empty line ends
-/// the head.
+/// the head. A body whose last line has no end in the file has none in the message, as in SIPp.
 ///
 /// # Errors
 /// As [`text`].
@@ -342,7 +342,12 @@ pub fn message(source: &[u8], names: &mut NameTable) -> Result<TextTemplate, Str
     };
     let mut head = join(lines.get(..end).unwrap_or_default());
     head.extend_from_slice(b"\r\n");
-    let body = join(lines.get(end + 1..).unwrap_or_default());
+    let mut body = join(lines.get(end + 1..).unwrap_or_default());
+    let trailing = source.iter().rev();
+    let mut trailing = trailing.take_while(|byte| byte.is_ascii_whitespace());
+    if !trailing.any(|byte| *byte == b'\n') {
+        body.truncate(body.len().saturating_sub(2));
+    }
     Ok(TextTemplate {
         head: cut(&head, names, MAX_DEPTH)?,
         body: cut(&body, names, MAX_DEPTH)?,
