@@ -176,9 +176,9 @@ fn refused(option: &str, path: &Path, error: &Error) -> LabError {
         false => "copy the results to a writable directory".to_owned(),
     };
     let remedy = match error.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => format!(
-            "the disk is full: free space, or {name} on another disk"
-        ),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            format!("the disk is full: free space, or {name} on another disk")
+        }
         ErrorKind::NotFound if !above(path).exists() => format!(
             "make the directory {} first, or {name}",
             above(path).display()
@@ -270,10 +270,17 @@ mod tests {
         let (capture, other) = (dir.join("a.pcap"), dir.join("b.json"));
         fs::write(&capture, b"kept").unwrap();
         let check = |json: &Path| check_apart(Some(json), [other.as_path(), capture.as_path()]);
-        let error = check(&dir.join("../").join(dir.file_name().unwrap()).join("a.pcap"));
+        let error = check(
+            &dir.join("../")
+                .join(dir.file_name().unwrap())
+                .join("a.pcap"),
+        );
         let error = error.unwrap_err();
         assert_eq!(error.exit_code(), 2);
-        assert!(error.to_string().contains("this command reads the file"), "{error}");
+        assert!(
+            error.to_string().contains("this command reads the file"),
+            "{error}"
+        );
         assert_eq!(check(&other), Ok(()));
         assert_eq!(check(Path::new("-")), Ok(()));
         assert_eq!(check_apart(None, [capture.as_path()]), Ok(()));
@@ -301,21 +308,41 @@ mod tests {
         for good in ["new.json", "file", "folder with blank/\u{5d0}.json"] {
             assert_eq!(json(good), Ok(()), "{good}");
         }
-        for good in ["new", "new/deeper/still", "folder with blank", "folder with blank/"] {
+        for good in [
+            "new",
+            "new/deeper/still",
+            "folder with blank",
+            "folder with blank/",
+        ] {
             assert_eq!(out(good), Ok(()), "{good}");
         }
-        for wrong in ["no/x.json", "folder with blank", "new/", "file/x.json", ".."] {
+        for wrong in [
+            "no/x.json",
+            "folder with blank",
+            "new/",
+            "file/x.json",
+            "..",
+        ] {
             let error = json(wrong).unwrap_err();
             let text = error.to_string();
-            assert!(text.starts_with("--json ") && text.contains("remedy:"), "{text}");
+            assert!(
+                text.starts_with("--json ") && text.contains("remedy:"),
+                "{text}"
+            );
             assert_eq!(error.exit_code(), 3, "{text}");
         }
         let text = json("no/x.json").unwrap_err().to_string();
         let folder = dir.join("no");
-        assert!(text.contains(&format!("make the directory {} first", folder.display())), "{text}");
+        assert!(
+            text.contains(&format!("make the directory {} first", folder.display())),
+            "{text}"
+        );
         for wrong in ["file", "file/deeper", "link", "link/deeper"] {
             let text = out(wrong).unwrap_err().to_string();
-            assert!(text.starts_with("--out ") && text.contains("remedy:"), "{text}");
+            assert!(
+                text.starts_with("--out ") && text.contains("remedy:"),
+                "{text}"
+            );
         }
         assert!(check_places(None, Some(Path::new(""))).is_err());
         assert!(check_places(Some(Path::new("")), None).is_err());
@@ -327,10 +354,16 @@ mod tests {
         let both = |name: &str| check_places(Some(&later.join(name)), Some(&later));
         assert_eq!(both("figures.json"), Ok(()));
         assert!(both("deeper/figures.json").is_err());
-        let mut left: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let mut left: Vec<_> = fs::read_dir(&dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
         left.sort();
         assert_eq!(left, ["file", "folder with blank", "link"]);
-        assert_eq!(fs::read_dir(dir.join("folder with blank")).unwrap().count(), 0);
+        assert_eq!(
+            fs::read_dir(dir.join("folder with blank")).unwrap().count(),
+            0
+        );
         assert_eq!(fs::read(dir.join("file")).unwrap(), b"kept");
         fs::remove_dir_all(&dir).unwrap();
     }

@@ -78,7 +78,12 @@ impl NotJudged {
         if !self.part.is_empty() && text != self.part {
             let _ = write!(text, " of {}", self.part);
         }
-        let named: Vec<&str> = self.causes.iter().take(REASONS).map(String::as_str).collect();
+        let named: Vec<&str> = self
+            .causes
+            .iter()
+            .take(REASONS)
+            .map(String::as_str)
+            .collect();
         let _ = write!(text, ": {}", named.join("; "));
         match self.causes.len().saturating_sub(REASONS) {
             0 => {}
@@ -156,7 +161,10 @@ mod tests {
         assert_eq!(found.text(), text);
         "calls".clone_into(&mut found.part);
         found.causes.truncate(1);
-        assert_eq!(found.text(), "5 of 8 trials of calls: the generator could not keep up");
+        assert_eq!(
+            found.text(),
+            "5 of 8 trials of calls: the generator could not keep up"
+        );
         let mut whole = NotJudged::whole(NO_FIGURE.to_owned());
         "gateway".clone_into(&mut whole.part);
         assert_eq!(whole.text(), format!("gateway: {NO_FIGURE}"));

@@ -507,7 +507,12 @@ mod tests {
         // One that ends replaces them, and the comparison goes with them.
         let third = RawWriter::open(&dir, true).unwrap();
         third.finish(&RunRecord::default()).unwrap();
-        let left = ["attempts.ndjson", "measures.ndjson", "run.json", "streams.ndjson"];
+        let left = [
+            "attempts.ndjson",
+            "measures.ndjson",
+            "run.json",
+            "streams.ndjson",
+        ];
         assert_eq!(names(), left);
         assert!(fs::read(dir.join("attempts.ndjson")).unwrap().is_empty());
         fs::remove_dir_all(&dir).unwrap();

@@ -978,7 +978,10 @@ mod tests {
             "{error}"
         );
         let error = show("study-c").unwrap_err();
-        assert!(error.to_string().starts_with("study-c is a study"), "{error}");
+        assert!(
+            error.to_string().starts_with("study-c is a study"),
+            "{error}"
+        );
         assert!(list().iter().any(|known| known.name == "small-network"
             && !known.title.is_empty()
             && known.seconds > 1.0));

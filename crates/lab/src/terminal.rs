@@ -436,7 +436,13 @@ mod tests {
             ..RunRecord::default()
         };
         let line = not_judged_line(&run, RunVerdict::NotMeasured);
-        assert_eq!(line, format!("not judged: 2 of 2 trials: {cause} (exit code 4)\n"));
-        assert_eq!(not_judged_line(&RunRecord::default(), RunVerdict::Passed), "");
+        assert_eq!(
+            line,
+            format!("not judged: 2 of 2 trials: {cause} (exit code 4)\n")
+        );
+        assert_eq!(
+            not_judged_line(&RunRecord::default(), RunVerdict::Passed),
+            ""
+        );
     }
 }

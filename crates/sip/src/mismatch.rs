@@ -65,7 +65,9 @@ impl Endpoint {
             return;
         };
         let owner = match client.owner {
-            Owner::InitialInvite(leg) | Owner::InDialog(leg) => self.user_of(leg).map(RequestOwner::Leg),
+            Owner::InitialInvite(leg) | Owner::InDialog(leg) => {
+                self.user_of(leg).map(RequestOwner::Leg)
+            }
             Owner::OutOfDialog(number) => Some(RequestOwner::OutOfDialog(number)),
             Owner::Unowned => None,
         };
@@ -127,8 +129,17 @@ mod tests {
     fn each_field_of_another_request_is_named() {
         assert_eq!(field("", ""), None);
         // The user agent may write its own names, and tags in another case.
-        assert_eq!(field("\"A\" <sip:a@192.0.2.2>;tag=Ab1", "<sip:a@192.0.2.2>;tag=aB1"), None);
-        assert_eq!(field("7-1-c0ffee", "7-1-C0FFEE"), Some(ResponseMismatch::CallId));
+        assert_eq!(
+            field(
+                "\"A\" <sip:a@192.0.2.2>;tag=Ab1",
+                "<sip:a@192.0.2.2>;tag=aB1"
+            ),
+            None
+        );
+        assert_eq!(
+            field("7-1-c0ffee", "7-1-C0FFEE"),
+            Some(ResponseMismatch::CallId)
+        );
         assert_eq!(field("CSeq: 2", "CSeq: 1"), Some(ResponseMismatch::CSeq));
         assert_eq!(field("2 INVITE", "2 BYE"), Some(ResponseMismatch::CSeq));
         assert_eq!(field("tag=Ab1", "tag=Ab2"), Some(ResponseMismatch::FromTag));

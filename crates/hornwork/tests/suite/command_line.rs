@@ -641,8 +641,14 @@ fn place_of_the_results_is_tried_before_the_work() {
         let output = hornwork(&[arguments, &json].concat());
         let log = error(&output);
         assert_eq!(code(&output), 3, "{arguments:?}: {log}");
-        let words = ["--json no/such/folder/x.json", "make the directory no/such/folder first"];
-        assert!(words.iter().all(|words| log.contains(words)), "{arguments:?}: {log}");
+        let words = [
+            "--json no/such/folder/x.json",
+            "make the directory no/such/folder first",
+        ];
+        assert!(
+            words.iter().all(|words| log.contains(words)),
+            "{arguments:?}: {log}"
+        );
         assert!(output.stdout.is_empty(), "{arguments:?}");
     }
     for arguments in [
@@ -652,7 +658,10 @@ fn place_of_the_results_is_tried_before_the_work() {
         let output = hornwork(arguments);
         let log = error(&output);
         assert_eq!(code(&output), 3, "{arguments:?}: {log}");
-        assert!(log.contains("--out") && log.contains("remedy:"), "{arguments:?}: {log}");
+        assert!(
+            log.contains("--out") && log.contains("remedy:"),
+            "{arguments:?}: {log}"
+        );
     }
     assert!(!root().join("no").exists() && !root().join("target/no-datasheet").exists());
 }

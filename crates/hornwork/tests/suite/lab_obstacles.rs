@@ -374,5 +374,8 @@ stop_s = 1
     );
     let record = json(&folder, "mixed/run.json");
     let remarks = record["trials"][0]["remarks"].to_string();
-    assert!(remarks.contains("with another Call-ID, CSeq or From tag than the request"), "{remarks}");
+    assert!(
+        remarks.contains("with another Call-ID, CSeq or From tag than the request"),
+        "{remarks}"
+    );
 }

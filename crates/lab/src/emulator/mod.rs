@@ -504,9 +504,14 @@ mod tests {
         let text = |line: &LineFigures| not_judged(line, "a-to-b").unwrap_or_default();
         assert!(text(&with(0, 0, 0.0)).contains("no packet arrived"));
         let few = with(400, 400, 1.0);
-        assert_eq!(text(&few), "a-to-b: the loss: 400 packets are too few for 1 %");
+        assert_eq!(
+            text(&few),
+            "a-to-b: the loss: 400 packets are too few for 1 %"
+        );
         assert_eq!(line_json(&few, "a-to-b")["loss_judged"], false);
-        assert!(text(&with(299, 299, 0.0)).contains("299 packets are too few for a 99th percentile"));
+        assert!(
+            text(&with(299, 299, 0.0)).contains("299 packets are too few for a 99th percentile")
+        );
         let enough = with(1_000, 1_000, 1.0);
         assert_eq!(not_judged(&enough, "a-to-b"), None);
         assert_eq!(line_json(&enough, "a-to-b")["loss_judged"], true);

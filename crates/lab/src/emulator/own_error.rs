@@ -416,7 +416,10 @@ mod tests {
         assert!(found(&own(0.0, 9.0, 9_999.0)).contains("lost 9.00 %"));
         assert!(found(&own(0.0, 2.0, 9_999.0)).contains("lost 2.00 %"));
         let text = found(&own(0.0, 3.0, 9_400.0));
-        assert!(text.contains("not judged: the test sent 9400 of 10000 packets/s"), "{text}");
+        assert!(
+            text.contains("not judged: the test sent 9400 of 10000 packets/s"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -426,7 +429,10 @@ mod tests {
         (shifted.noise_p99_us, shifted.noise_mean_us) = (2_000.0, 120.0);
         (shifted.error_p50_us, shifted.error_p99_us) = (500.0, 2_050.0);
         let text = found(&shifted);
-        assert!(text.contains("median delay is +0.500 ms") && !text.contains("p99"), "{text}");
+        assert!(
+            text.contains("median delay is +0.500 ms") && !text.contains("p99"),
+            "{text}"
+        );
         shifted.error_p50_us = 210.0;
         assert!(shifted.faults().is_empty(), "{}", found(&shifted));
         // Packets that come early are no work of the host.
@@ -435,7 +441,10 @@ mod tests {
         let mut busy = own(0.0, 3.0, 9_999.0);
         (busy.noise_p99_us, busy.error_p99_us) = (9_000.0, 9_050.0);
         let text = found(&busy);
-        assert!(text.contains("own error not judged: the host is too busy"), "{text}");
+        assert!(
+            text.contains("own error not judged: the host is too busy"),
+            "{text}"
+        );
         assert_eq!(busy.verdict_of(), "not judged");
         // The measurement in which the host disturbed less is kept.
         let mut quiet = own(700.0, 3.0, 9_999.0);
@@ -460,7 +469,10 @@ mod tests {
         assert_eq!(unknown.verdict_of(), "not judged");
         let text = own(50.0, 3.0, 9_999.0).text();
         let parts = "p99 +0.250 ms, of which 0.200 ms are the host's (p99 of its timers 0.200 ms in 900 samples, of the sender 0.080 ms) and +0.050 ms the link's (7760 packets)";
-        assert!(text.starts_with("own error at 9999 packets/s") && text.contains(parts), "{text}");
+        assert!(
+            text.starts_with("own error at 9999 packets/s") && text.contains(parts),
+            "{text}"
+        );
         assert!(text.ends_with(": within its bounds"), "{text}");
     }
 }

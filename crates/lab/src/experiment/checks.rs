@@ -302,10 +302,19 @@ fn check_rates(experiment: &Experiment) -> Result<(), String> {
     all.iter().flatten().try_for_each(WorkloadRate::check)?;
     let refresh = experiment.registrations.as_ref();
     let others = [
-        ("registrations.refresh_rate", refresh.map(|plan| plan.refresh_rate)),
-        ("conference.rate", experiment.conference.as_ref().map(|plan| plan.rate)),
+        (
+            "registrations.refresh_rate",
+            refresh.map(|plan| plan.refresh_rate),
+        ),
+        (
+            "conference.rate",
+            experiment.conference.as_ref().map(|plan| plan.rate),
+        ),
     ];
-    match others.iter().find(|(_, rate)| rate.is_some_and(|rate| rate > MAX_RATE)) {
+    match others
+        .iter()
+        .find(|(_, rate)| rate.is_some_and(|rate| rate > MAX_RATE))
+    {
         Some((key, rate)) => Err(format!(
             "{key} = {}: expected at most {MAX_RATE}",
             rate.unwrap_or_default()

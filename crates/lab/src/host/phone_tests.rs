@@ -369,7 +369,10 @@ fn answer_to_another_request_is_a_failure_of_its_own() {
         (attempt, results.mismatched)
     };
     let (attempt, mismatched) = judged(false, "", "");
-    assert_eq!((attempt.outcome, mismatched), (AttemptOutcome::Unfinished, 0));
+    assert_eq!(
+        (attempt.outcome, mismatched),
+        (AttemptOutcome::Unfinished, 0)
+    );
     assert!(attempt.established.is_some());
     for (from, to, field) in [
         ("Call-ID: ", "Call-ID: x", "Call-ID of a response"),
@@ -377,7 +380,10 @@ fn answer_to_another_request_is_a_failure_of_its_own() {
         (";tag=", ";tag=x", "From tag of a response"),
     ] {
         let (attempt, mismatched) = judged(false, from, to);
-        assert_eq!((attempt.outcome, mismatched), (AttemptOutcome::Mismatched, 1));
+        assert_eq!(
+            (attempt.outcome, mismatched),
+            (AttemptOutcome::Mismatched, 1)
+        );
         assert!(attempt.why.contains(field), "{}", attempt.why);
         assert_eq!(attempt.established, None);
     }

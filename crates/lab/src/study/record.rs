@@ -423,7 +423,9 @@ impl SuiteRecord {
         }
         let rows: usize = reasons.iter().map(|(_, count)| count).sum();
         if rows > 0 {
-            let reasons = reasons.iter().map(|(reason, count)| format!("{count}: {reason}"));
+            let reasons = reasons
+                .iter()
+                .map(|(reason, count)| format!("{count}: {reason}"));
             let reasons: Vec<String> = reasons.collect();
             let _ = writeln!(
                 text,
@@ -438,7 +440,10 @@ impl SuiteRecord {
         }
         let code = match self.cut_short {
             true => "verdict is that".to_owned(),
-            false => format!("verdict and the exit code {} are those", self.verdict.exit_code()),
+            false => format!(
+                "verdict and the exit code {} are those",
+                self.verdict.exit_code()
+            ),
         };
         let _ = writeln!(
             text,

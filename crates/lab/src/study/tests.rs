@@ -177,7 +177,12 @@ fn options_of_experiments_are_refused() {
     };
     let error = run("study-u", &seed, true).unwrap_err();
     assert_eq!(error.exit_code(), 2);
-    assert!(error.to_string().contains("--seed 18446744073709551615: expected at most"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("--seed 18446744073709551615: expected at most"),
+        "{error}"
+    );
     assert!(is_study("study-s") && !is_study("call-rate"));
     assert!(
         list()
@@ -245,7 +250,10 @@ fn parts_without_time_are_announced_and_named_by_the_verdict() {
     // A part that names no point is one itself.
     let whole = not_judged(&record.parts[0], &Measured::Own(OwnPart::default())).unwrap();
     assert_eq!(whole.text(), "a: no figure with a threshold was measured");
-    assert_eq!(not_judged(&record.parts[1], &Measured::Own(OwnPart::default())), None);
+    assert_eq!(
+        not_judged(&record.parts[1], &Measured::Own(OwnPart::default())),
+        None
+    );
 }
 
 #[test]

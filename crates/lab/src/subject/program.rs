@@ -57,7 +57,10 @@ impl Program {
     ) -> Result<Program, LabError> {
         // The log is gone with the directory of a subject that did not start.
         let cannot = |why: String| {
-            LabError::cannot_run(format!("{name}: {why}"), "correct its program or its arguments")
+            LabError::cannot_run(
+                format!("{name}: {why}"),
+                "correct its program or its arguments",
+            )
         };
         let file = File::create(log).map_err(|error| cannot(error.to_string()))?;
         let copy = file

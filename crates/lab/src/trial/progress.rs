@@ -72,16 +72,15 @@ pub(super) fn drop_remarks(near: &[HostResults], far: &[HostResults]) -> Vec<Str
             )
         })
     });
-    let dropped = by_side(near, far)
-        .filter_map(|(name, finished)| {
-            let drops: Vec<String> = finished
-                .drops
-                .iter()
-                .filter(|(reason, _)| *reason != "sip_retransmission")
-                .map(|(reason, count)| format!("{reason} {count}"))
-                .collect();
-            (!drops.is_empty()).then(|| format!("{name} dropped: {}", drops.join(", ")))
-        });
+    let dropped = by_side(near, far).filter_map(|(name, finished)| {
+        let drops: Vec<String> = finished
+            .drops
+            .iter()
+            .filter(|(reason, _)| *reason != "sip_retransmission")
+            .map(|(reason, count)| format!("{reason} {count}"))
+            .collect();
+        (!drops.is_empty()).then(|| format!("{name} dropped: {}", drops.join(", ")))
+    });
     mismatched.chain(dropped).collect()
 }
 
