@@ -603,7 +603,7 @@ mod tests {
             loss_percent: Some(0.0),
             ..CellRecord::default()
         };
-        assert_eq!(cells_not_judged(&[valid.clone()], 1), None);
+        assert_eq!(cells_not_judged(std::slice::from_ref(&valid), 1), None);
         let without = |cause: &str| CellRecord {
             cause: Some(cause.to_owned()),
             ..CellRecord::default()
