@@ -49,8 +49,8 @@ pub enum Lab {
     /// ends in .xml).
     ///
     /// Exit status 0: every threshold that was judged holds (the last lines count the points of a study that were not),
-    /// 1: one does not hold, 2: invalid input, 3: a right, a device or a program is missing, 4: nothing was judged, or a
-    /// trial of a single experiment was not.
+    /// 1: one does not hold, 2: invalid input, 3: a right, a device or a program is missing, 4: nothing was judged, or
+    /// a trial of a single experiment was not.
     Run(Box<LabRunOptions>),
     /// Search for the highest level of an experiment at which its thresholds hold (by brackets, or as RFC 7502).
     Search(LabSearchOptions),

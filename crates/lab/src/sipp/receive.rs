@@ -59,8 +59,8 @@ impl ScenarioGenerator {
         self.process(slot, &incoming, route, arrived, now);
     }
 
-    /// Whether the simulated loss of all messages takes this one. A share of the step that it belongs to replaces it, as
-    /// in SIPp.
+    /// Whether the simulated loss of all messages takes this one. A share of the step that it belongs to replaces it,
+    /// as in SIPp.
     fn loses(&mut self, slot: Option<usize>, incoming: &Incoming<'_>) -> bool {
         let percent = self.context.settings.lost;
         if percent <= 0.0 {

@@ -365,8 +365,8 @@ impl FrameDecoder {
     }
 
     /// Processes all complete frames: returns their length, and whether the last one closed the WebSocket. Of several
-    /// pings only the last is answered (RFC 6455 section 5.5.3), so that replies do not grow with the received bytes; it
-    /// is answered before an error behind it closes the WebSocket.
+    /// pings only the last is answered (RFC 6455 section 5.5.3), so that replies do not grow with the received bytes;
+    /// it is answered before an error behind it closes the WebSocket.
     fn frames(
         &mut self,
         bytes: &mut [u8],
