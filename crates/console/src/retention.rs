@@ -112,7 +112,6 @@ mod tests {
     use crate::settings::{StoreLocation, StoreNote, StoreSettings};
     use crate::store::HistoryWriter;
     use crate::writer::partitions;
-    use std::time::SystemTime;
 
     const YEAR: i64 = 365 * DAY;
 
@@ -124,8 +123,13 @@ mod tests {
         folder
     }
 
-    fn present() -> i64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    /// The present time, of the file system.
+    fn present(folder: &Path) -> i64 {
+        let file = folder.join("now");
+        std::fs::write(&file, "").unwrap();
+        let modified = std::fs::metadata(&file).unwrap().modified().unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let since = modified.duration_since(UNIX_EPOCH).unwrap();
         since.as_micros() as i64
     }
 
@@ -178,7 +182,7 @@ mod tests {
             full_text: false,
         };
         let open = |now| HistoryWriter::open(settings.clone(), now).unwrap();
-        let right = present();
+        let right = present(&folder);
         for now in [right - 3 * DAY, right] {
             open(now).end(now);
         }

@@ -168,7 +168,7 @@ fn paths_of(config: &Config, status: &str, release: &str) -> (MediaPaths, String
     (paths, format!("{why}; {what}: {sockets}"))
 }
 
-/// What keeps a path that needs these rights and this kernel from being used.
+/// The obstacle to a path that needs these rights and this kernel.
 fn hindrance(
     status: &str,
     rights: &[(u32, &'static str)],

@@ -88,7 +88,7 @@ impl FileChecker<'_> {
     /// A certificate that has expired or is not valid yet is a warning, and a mistake only where a reload would put it
     /// in the place of a valid one. It is no reason to stay down or to refuse other changes: the border before went on
     /// with it, calls without TLS need none, and a machine without a battery has a wrong clock until it is set over the
-    /// network. `check` has the rule of the start, so that what it accepts starts.
+    /// network. `check` has the rule of the start, so that an accepted file starts.
     fn validity(&mut self, files: &CertificateFiles, identity: &Identity) {
         let now = wall_clock();
         let known = identity.identities();

@@ -4,7 +4,7 @@ use crate::decimal::plain;
 use crate::error::{LabError, RunVerdict};
 use crate::experiment::{HangUp, MediaKind, Thresholds};
 use crate::figures::{self, Details, Figures, ThresholdCheck};
-use crate::files::{check_places, write_json};
+use crate::files::{check_places, unix_seconds, write_json};
 use crate::host::{
     AnswerPlan, HostPlan, HostProgress, LoginTemplates, OutgoingCallPlan, RegistrationPlan,
 };
@@ -14,7 +14,7 @@ use crate::planes::{Sample, Samples};
 use crate::progress::DemoDisplay;
 use crate::raw::{FORMAT, MachineRecord, RawWriter, RunRecord, Surroundings, TrialRecord};
 use crate::report;
-use crate::run::{out_dir, unix_seconds};
+use crate::run::out_dir;
 use crate::sut::{BorderThread, CpuLimits, Layout, PortSpan, system_entropy};
 use crate::trial::{
     HostResults, HostThread, SAMPLED_EVERY_S, from_start, in_network, kernel_drops, merge,

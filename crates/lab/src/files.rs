@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::fs;
 use std::io::{Error, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The error of a file that cannot be written, with the remedy for its cause.
 pub(crate) fn cannot_write(path: &Path, error: &Error) -> LabError {
@@ -91,12 +92,23 @@ pub(crate) fn out_dir(wanted: Option<&Path>, name: &str) -> Result<PathBuf, LabE
             let unique = format!(
                 "hornwork-{}-{}-{:06x}",
                 part_of_name(name),
-                crate::run::unix_seconds()?,
+                unix_seconds()?,
                 entropy.u32() & 0xff_ffff
             );
             Ok(std::env::temp_dir().join(unique))
         }
     }
+}
+
+/// Seconds since 1970 by the clock of the machine.
+pub(crate) fn unix_seconds() -> Result<u64, LabError> {
+    let clock = net::Clock::new();
+    let wall: SystemTime = clock.wall(clock.now());
+    wall.duration_since(UNIX_EPOCH)
+        .map(|since| since.as_secs())
+        .map_err(|_| {
+            LabError::cannot_run("the system clock is before 1970", "set the system clock")
+        })
 }
 
 /// The name of an experiment as a part of a file name: a file of a user may have any name.

@@ -7,6 +7,7 @@ use crate::error::{LabError, RunVerdict};
 use crate::experiment::{BUILT_IN, Experiment, File, Level, Sut, Thresholds, built_in, toml_text};
 use crate::figures::{self, ThresholdCheck};
 pub(crate) use crate::files::out_dir;
+use crate::files::unix_seconds;
 pub use crate::files::{check_apart, check_directory, check_places, write_json};
 use crate::hops::{self, DelaySplit};
 use crate::link;
@@ -21,7 +22,6 @@ use crate::trial::{Outcomes, Trial, on_sockets, simulate};
 use engine::Entropy;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Options of `hornwork lab run`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -723,16 +723,6 @@ pub(crate) fn new_run(file: &File, simulated: bool) -> Result<RunRecord, LabErro
         verdict: RunVerdict::NotJudged,
         cut_short: false,
     })
-}
-
-pub(crate) fn unix_seconds() -> Result<u64, LabError> {
-    let clock = net::Clock::new();
-    let wall: SystemTime = clock.wall(clock.now());
-    wall.duration_since(UNIX_EPOCH)
-        .map(|since| since.as_secs())
-        .map_err(|_| {
-            LabError::cannot_run("the system clock is before 1970", "set the system clock")
-        })
 }
 
 /// The JSON output of `--json`: per trial the blocks of the demo, with plan, seed and verdict.

@@ -1,9 +1,6 @@
 //! Responses with other fields than their request. A client transaction takes a response by its branch and the method
 //! of CSeq (RFC 3261 section 17.1.3); a server that copies the other fields wrongly (section 8.2.6.2) is noticed here.
 
-use crate::Endpoint;
-use crate::api::Handler;
-use crate::transaction::{ClientState, Owner};
 use wire::sip::{CSeq, HeaderId, Message, NameAddr, RefusableRequest};
 
 /// The first field of a response that is not that of its request.
@@ -39,45 +36,9 @@ pub enum RequestOwner {
     Endpoint,
 }
 
-impl Endpoint {
-    /// Reports a response with this branch whose other fields are not those of the request.
-    pub(crate) fn report_mismatch(
-        &self,
-        slot: u32,
-        response: &Message<'_>,
-        handler: &mut dyn Handler,
-    ) {
-        if !handler.compares_responses() {
-            return;
-        }
-        let client = self.clients.get(slot as usize);
-        // Afterwards the request is gone, and the response a repeated one.
-        let client = client.filter(|client| {
-            matches!(client.state, ClientState::Calling | ClientState::Proceeding)
-        });
-        let Some((client, active)) = client.and_then(|client| {
-            let active = client.active.as_ref()?;
-            Some((client, active))
-        }) else {
-            return;
-        };
-        let Some(field) = mismatch(&active.bytes, response) else {
-            return;
-        };
-        let owner = match client.owner {
-            Owner::InitialInvite(leg) | Owner::InDialog(leg) => {
-                self.user_of(leg).map(RequestOwner::Leg)
-            }
-            Owner::OutOfDialog(number) => Some(RequestOwner::OutOfDialog(number)),
-            Owner::Unowned => None,
-        };
-        handler.on_mismatch(owner.unwrap_or(RequestOwner::Endpoint), field);
-    }
-}
-
 /// The first field of a response that is not that of the request. A request in an unusual form, with header lines of a
 /// user, is not compared.
-fn mismatch(request: &[u8], response: &Message<'_>) -> Option<ResponseMismatch> {
+pub(crate) fn mismatch(request: &[u8], response: &Message<'_>) -> Option<ResponseMismatch> {
     let sent = RefusableRequest::parse(request)?;
     if response.call_id().ok() != Some(sent.call_id()) {
         return Some(ResponseMismatch::CallId);

@@ -307,7 +307,7 @@ impl CallMedia {
         Ok(())
     }
 
-    /// Discards what an offer that was refused would have changed.
+    /// Discards the changes of a refused offer.
     pub(crate) fn abandon_security(&mut self) {
         let lines = self.lines.iter_mut().flatten();
         for side in lines.flat_map(|line| &mut line.sides) {

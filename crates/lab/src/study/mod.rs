@@ -320,7 +320,7 @@ fn new_record(
         version: version(),
         started: match options.simulate {
             true => 0,
-            false => run::unix_seconds()?,
+            false => crate::files::unix_seconds()?,
         },
         machine,
         seed: options.seed,

@@ -10,9 +10,10 @@ pub(crate) mod server_invite;
 pub(crate) mod server_other;
 
 use crate::Endpoint;
-use crate::api::{EarlierRequest, Flow, LegId, Refused, ServerTransaction, TransactionId};
+use crate::api::{EarlierRequest, Flow, Handler, LegId, Refused, ServerTransaction, TransactionId};
 use crate::credentials::StoredLogin;
 use crate::endpoint::branch_in;
+use crate::mismatch::{RequestOwner, mismatch};
 use crate::skeleton::Skeleton;
 use crate::timer::Timer;
 use crate::tokens::{IdToken, MAGIC};
@@ -289,6 +290,40 @@ fn round_up(at: Time) -> Time {
 }
 
 impl Endpoint {
+    /// Reports a response with this branch whose other fields are not those of the request.
+    pub(crate) fn report_mismatch(
+        &self,
+        slot: u32,
+        response: &Message<'_>,
+        handler: &mut dyn Handler,
+    ) {
+        if !handler.compares_responses() {
+            return;
+        }
+        let client = self.clients.get(slot as usize);
+        // Afterwards the request is gone, and the response a repeated one.
+        let client = client.filter(|client| {
+            matches!(client.state, ClientState::Calling | ClientState::Proceeding)
+        });
+        let Some((client, active)) = client.and_then(|client| {
+            let active = client.active.as_ref()?;
+            Some((client, active))
+        }) else {
+            return;
+        };
+        let Some(field) = mismatch(&active.bytes, response) else {
+            return;
+        };
+        let owner = match client.owner {
+            Owner::InitialInvite(leg) | Owner::InDialog(leg) => {
+                self.user_of(leg).map(RequestOwner::Leg)
+            }
+            Owner::OutOfDialog(number) => Some(RequestOwner::OutOfDialog(number)),
+            Owner::Unowned => None,
+        };
+        handler.on_mismatch(owner.unwrap_or(RequestOwner::Endpoint), field);
+    }
+
     pub(crate) fn t1(&self) -> Duration {
         self.config.timers.t1
     }

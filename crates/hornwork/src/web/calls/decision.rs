@@ -133,7 +133,7 @@ pub(in crate::web) fn decision(record: &CallRecord, caller: &Caller) -> Vec<Deci
         steps: Vec::new(),
         cancelled: Vec::new(),
     };
-    // The kernel times what arrives and the program what it sends: a 100 can precede the request that it answers.
+    // The kernel sets times of received messages, the program those of sent ones: a 100 can precede its request.
     let first = messages.iter().position(|message| {
         message.direction == StoredDirection::Received && !message.bytes.starts_with(b"SIP/2.0 ")
     });
