@@ -853,3 +853,35 @@ fn automatically_answered_request_begins_no_call() {
         }
     }
 }
+
+/// Challenges that are absent, of another scheme, or not kept by the scenario.
+#[test]
+fn credentials_need_a_challenge() {
+    let digest = "WWW-Authenticate: Digest realm=\"home\", nonce=\"n1\"";
+    for (kept, header, text, good) in [
+        (" auth=\"true\"", digest, "[authentication]", true),
+        ("", digest, "[authentication]", false),
+        ("", digest, "", true),
+        (" auth=\"true\"", "X: 1", "[authentication]", false),
+        (" auth=\"true\"", "X: 1", "[field0]", false),
+        (
+            " auth=\"true\"",
+            "WWW-Authenticate: Basic realm=\"home\"",
+            "[authentication username=joe password=secret]",
+            false,
+        ),
+    ] {
+        let field = "SEQUENTIAL\n[authentication username=joe password=secret]\n";
+        let file = Injection::read("f.csv", field.into()).unwrap();
+        let scenario = format!(
+            "<scenario>{}<recv response=\"401\"{kept}/>{}<recv response=\"200\"/></scenario>",
+            request("REGISTER", ""),
+            request("REGISTER", text)
+        );
+        let mut bench = GeneratorBench::new(&scenario, calls(1), vec![file]);
+        bench.answer(&format!("SIP/2.0 401 Unauthorized\n{header}"));
+        assert_eq!(bench.sent.len(), 1 + usize::from(good), "{header} {text}");
+        let failures = failed(&bench, CallFailure::NoChallenge);
+        assert_eq!(failures, u64::from(!good), "{header} {text}");
+    }
+}
