@@ -1,6 +1,6 @@
 //! Rendering of texts: pieces in sequence into one buffer.
 
-use super::call::{ScenarioCall, VariableValue};
+use super::call::{ScenarioCall, VariableValue, leading_number};
 use super::digest::DigestRequest;
 use super::incoming::{HeaderLines, uri, values};
 use super::inject::Injection;
@@ -258,10 +258,7 @@ impl Context {
             TextPiece::LastMessage => out.extend_from_slice(&call.last),
             TextPiece::LastCseq(offset) => {
                 let value = values(&call.last, b"CSeq").next().unwrap_or_default();
-                signed(
-                    VariableValue::Text(value.to_vec()).number() as i64 + offset,
-                    out,
-                );
+                signed(leading_number(value) as i64 + offset, out);
             }
             TextPiece::LastRequestUri => {
                 let value = values(&call.last, b"To").next().unwrap_or_default();
@@ -304,7 +301,7 @@ impl Context {
         body: &[u8],
         out: &mut Vec<u8>,
     ) {
-        let named = line.map(|text| VariableValue::Text(self.text(call, text, now)).number());
+        let named = line.map(|text| leading_number(&self.text(call, text, now)));
         let Some(injection) = self.files.get(usize::from(file)) else {
             return;
         };
