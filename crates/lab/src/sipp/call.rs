@@ -32,13 +32,21 @@ impl VariableValue {
         }
     }
 
-    /// The value as a number; of a text its leading number.
+    /// The value as a number. As in SIPp all other values are zero: `todouble` makes a number of them.
     pub fn number(&self) -> f64 {
         match self {
             VariableValue::Number(number) => *number,
-            VariableValue::Truth(truth) => f64::from(u8::from(*truth)),
-            VariableValue::Text(text) => leading_number(text),
-            VariableValue::Unset => 0.0,
+            VariableValue::Truth(_) | VariableValue::Text(_) | VariableValue::Unset => 0.0,
+        }
+    }
+
+    /// The number that `todouble` makes of it; `None` of a text with anything else.
+    pub fn converted(&self) -> Option<f64> {
+        match self {
+            VariableValue::Number(number) => Some(*number),
+            VariableValue::Truth(truth) => Some(f64::from(u8::from(*truth))),
+            VariableValue::Text(text) => whole_number(text),
+            VariableValue::Unset => None,
         }
     }
 
@@ -59,7 +67,7 @@ impl VariableValue {
 }
 
 /// The number at the beginning of a text, as read by C's `strtod`; 0 without one.
-fn leading_number(text: &[u8]) -> f64 {
+pub(super) fn leading_number(text: &[u8]) -> f64 {
     let text = text.trim_ascii();
     let end = text
         .iter()
@@ -71,6 +79,27 @@ fn leading_number(text: &[u8]) -> f64 {
         .filter_map(|length| std::str::from_utf8(text.get(..length)?).ok())
         .find_map(|number| number.parse().ok())
         .unwrap_or(0.0)
+}
+
+/// The number of a text that has nothing else but spaces before it, as C's `strtod` reads it; an empty text is zero.
+fn whole_number(text: &[u8]) -> Option<f64> {
+    let text = std::str::from_utf8(text.trim_ascii_start()).ok()?;
+    if text.is_empty() {
+        return Some(0.0);
+    }
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(rest) => (-1.0, rest),
+        None => (1.0, text.strip_prefix('+').unwrap_or(text)),
+    };
+    match digits.strip_prefix("0x").or(digits.strip_prefix("0X")) {
+        Some(digits) if digits.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            u64::from_str_radix(digits, 16)
+                .ok()
+                .map(|number| sign * number as f64)
+        }
+        Some(_) => None,
+        None => text.parse().ok(),
+    }
 }
 
 /// The route from a call to its peer.
@@ -386,7 +415,25 @@ mod tests {
             ("x", 0.0),
             ("1e", 1.0),
         ] {
-            assert_eq!(VariableValue::Text(text.into()).number(), number, "{text}");
+            assert_eq!(leading_number(text.as_bytes()), number, "{text}");
+        }
+        // What SIPp 3.6.1 makes of them.
+        for (text, number) in [
+            (" 12", Some(12.0)),
+            ("+5", Some(5.0)),
+            ("-.5", Some(-0.5)),
+            ("1e3", Some(1_000.0)),
+            ("0x1f", Some(31.0)),
+            ("-0x10", Some(-16.0)),
+            ("", Some(0.0)),
+            ("12 ", None),
+            ("12.5xyz", None),
+            ("0x", None),
+            ("5,1", None),
+            ("1_0", None),
+        ] {
+            let value = VariableValue::Text(text.into());
+            assert_eq!((value.converted(), value.number()), (number, 0.0), "{text}");
         }
         let mut out = Vec::new();
         VariableValue::Number(0.8).write(&mut out);

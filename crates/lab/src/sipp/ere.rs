@@ -12,9 +12,9 @@ const SIZE: usize = 1 << 20;
 /// Compiles an expression.
 ///
 /// # Errors
-/// Not a valid expression, or one that is too large.
+/// Not a valid expression, one with references to its groups, or one that is too large.
 pub fn compile(expression: &str) -> Result<Regex, String> {
-    let text = rewrite(expression);
+    let text = rewrite(expression)?;
     RegexBuilder::new(&text)
         .unicode(false)
         .dot_matches_new_line(true)
@@ -29,12 +29,15 @@ pub fn compile(expression: &str) -> Result<Regex, String> {
 }
 
 /// Rewrites POSIX notation to the library's. Characters represent bytes.
-fn rewrite(expression: &str) -> String {
+fn rewrite(expression: &str) -> Result<String, String> {
     let characters: Vec<char> = expression.chars().collect();
     let mut out = String::with_capacity(expression.len() + 8);
     let mut at = 0;
+    // Whether the part before repeats something, and whether a count of repetitions is open.
+    let (mut repeats, mut counts) = (false, false);
     while let Some(&character) = characters.get(at) {
         at += 1;
+        let after_repetition = std::mem::take(&mut repeats);
         match character {
             '\\' => {
                 let next = characters.get(at).copied();
@@ -44,6 +47,11 @@ fn rewrite(expression: &str) -> String {
                     Some('w' | 'W' | 's' | 'S' | 'b' | 'B' | '<' | '>') => {
                         out.push('\\');
                         out.extend(next);
+                    }
+                    Some('1'..='9') => {
+                        return Err(format!(
+                            "{expression:?}: references to groups are not supported"
+                        ));
                     }
                     Some('`') => out.push_str("\\A"),
                     Some('\'') => out.push_str("\\z"),
@@ -55,11 +63,32 @@ fn rewrite(expression: &str) -> String {
             '{' if !is_count(characters.get(at..).unwrap_or_default()) => out.push_str("\\{"),
             // POSIX has no groups with a question mark; the library gives them another meaning.
             '(' if characters.get(at) == Some(&'?') => out.push_str("(\\"),
-            '^' | '$' | '.' | '*' | '+' | '?' | '(' | ')' | '|' | '{' | '}' => out.push(character),
+            // Behind a repetition it makes that one optional; the library would take the shortest match.
+            '?' if after_repetition => {
+                out.push_str("{0,1}");
+                repeats = true;
+            }
+            '*' | '+' | '?' => {
+                out.push(character);
+                repeats = true;
+            }
+            '{' => {
+                out.push(character);
+                // Without a first number the count begins at zero.
+                if characters.get(at) == Some(&',') {
+                    out.push('0');
+                }
+                counts = true;
+            }
+            '}' => {
+                out.push(character);
+                repeats = std::mem::take(&mut counts);
+            }
+            '^' | '$' | '.' | '(' | ')' | '|' => out.push(character),
             character => push(character, &mut out),
         }
     }
-    out
+    Ok(out)
 }
 
 /// One literal character.
@@ -81,7 +110,7 @@ fn push(character: char, out: &mut String) {
     }
 }
 
-/// Whether an interval follows: digits, optional comma and digits, closing brace.
+/// Whether an interval follows: digits, optional comma and digits, closing brace; glibc has the first digits optional.
 fn is_count(rest: &[char]) -> bool {
     let Some(end) = rest.iter().position(|character| *character == '}') else {
         return false;
@@ -90,7 +119,18 @@ fn is_count(rest: &[char]) -> bool {
     let digits = |part: &[char]| part.iter().all(char::is_ascii_digit);
     let mut parts = inside.splitn(2, |character| *character == ',');
     let first = parts.next().unwrap_or_default();
-    !first.is_empty() && digits(first) && parts.next().is_none_or(digits)
+    match parts.next() {
+        None => !first.is_empty() && digits(first),
+        Some(last) => digits(first) && digits(last),
+    }
+}
+
+/// The character of a collating element, or of an equivalence class, that begins a text: `[.a.]`, `[=a=]`.
+fn collated(text: &[char]) -> Option<char> {
+    match text {
+        ['[', kind @ ('.' | '='), one, end, ']', ..] if kind == end => Some(*one),
+        _ => None,
+    }
 }
 
 /// A bracket expression, after its `[`; returns its end. An unclosed bracket is literal.
@@ -101,6 +141,12 @@ fn bracket(characters: &[char], from: usize, out: &mut String) -> usize {
     let mut inside = String::new();
     let mut first = true;
     loop {
+        if let Some(character) = collated(characters.get(at..).unwrap_or_default()) {
+            inside.push_str(&regex::escape(character.encode_utf8(&mut [0; 4])));
+            at += 5;
+            first = false;
+            continue;
+        }
         match characters.get(at) {
             None => {
                 out.push_str("\\[");
@@ -206,6 +252,21 @@ mod tests {
         assert_eq!(found("[a&&b]+", "&b").unwrap(), ["&b"]);
         assert_eq!(found("^b", "a\nb"), None);
         assert_eq!(found("[[:digit:]x-z]+", "ay9z").unwrap(), ["y9z"]);
+        // A question mark behind a repetition does not shorten it, as glibc has it.
+        for (expression, text, whole) in [
+            ("a.*?b", "a1b2b", "a1b2b"),
+            ("a[0-9]+?", "a12", "a12"),
+            ("xa{2,3}?", "xaaa", "xaaa"),
+            ("xa{2,3}?", "xa", "x"),
+            ("xa??", "xa", "xa"),
+            ("x}?y", "xy", "xy"),
+            ("a{,3}", "aaaa", "aaa"),
+            ("[[.a.][=b=]]+", "cabd", "ab"),
+            ("a\\*?b", "a*b", "a*b"),
+        ] {
+            assert_eq!(found(expression, text).unwrap(), [whole], "{expression}");
+        }
+        assert!(compile("(.)\\1").unwrap_err().contains("references"));
         assert!(compile("a(").is_err());
         assert!(compile("(a{1000}){1000}").is_err());
     }

@@ -68,7 +68,11 @@ impl Injection {
     ///
     /// # Errors
     /// An unknown first line, or no line after it.
-    pub fn read(name: &str, bytes: Vec<u8>) -> Result<Injection, ScenarioError> {
+    pub fn read(name: &str, mut bytes: Vec<u8>) -> Result<Injection, ScenarioError> {
+        // The byte order mark of spreadsheets.
+        if bytes.starts_with(b"\xef\xbb\xbf") {
+            bytes.drain(..3);
+        }
         let mut lines = Vec::new();
         let mut head: Option<(u32, Vec<u8>)> = None;
         let mut start = 0;
@@ -89,6 +93,14 @@ impl Injection {
         let (order, printf) = read_head(&head).map_err(|text| ScenarioError::new(line, text))?;
         if lines.is_empty() {
             return Err(ScenarioError::new(line, "no line of values"));
+        }
+        if printf.is_some() {
+            for (number, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
+                if line.first() != Some(&b'#') {
+                    check_formats(line)
+                        .map_err(|text| ScenarioError::new(number as u32 + 1, text))?;
+                }
+            }
         }
         Ok(Injection {
             name: name.to_owned(),
@@ -380,6 +392,7 @@ fn read_head(head: &[u8]) -> Result<(LineOrder, Option<Printf>), String> {
             .parse()
             .map_err(|_| format!("{word:?} needs a number"))?;
         match name.trim() {
+            "PRINTF" if value == 0 => return Err("PRINTF needs at least one line".to_owned()),
             "PRINTF" => printf.lines = value,
             "PRINTFMULTIPLE" => printf.multiple = value,
             "PRINTFOFFSET" => printf.offset = value,
@@ -390,6 +403,24 @@ fn read_head(head: &[u8]) -> Result<(LineOrder, Option<Printf>), String> {
         return Err(format!("PRINTF: at most {MAX_EXPANDED_LINES} lines"));
     }
     Ok((order, (printf.lines > 0).then_some(printf)))
+}
+
+/// Whether all that begins with `%` in a line can be expanded.
+fn check_formats(line: &[u8]) -> Result<(), String> {
+    let mut rest = line;
+    while let Some(at) = memchr::memchr(b'%', rest) {
+        let tail = rest.get(at + 1..).unwrap_or_default();
+        let digits = tail.iter().take_while(|byte| byte.is_ascii_digit());
+        let kind = digits.count();
+        if !matches!(tail.get(kind), Some(b'd' | b'i' | b'u' | b'x' | b'%')) {
+            let text: String = String::from_utf8_lossy(tail).chars().take(8).collect();
+            return Err(format!(
+                "\"%{text}\": a PRINTF file has %d, %5d, %05d, %x and %% only"
+            ));
+        }
+        rest = tail.get(kind + 1..).unwrap_or_default();
+    }
+    Ok(())
 }
 
 /// Expands `%d`, `%5d`, `%05d`, `%x` and `%%` of a template.
@@ -459,6 +490,21 @@ mod tests {
         assert_eq!((file.len(), file.find(b"Eve")), (4, Some(3)));
         assert_eq!((file.find(b"Bob"), file.find(b"Robert")), (None, Some(1)));
         assert_eq!(field(&file, 1, 1).unwrap(), "b");
+    }
+
+    #[test]
+    fn formats_that_cannot_be_expanded_are_refused() {
+        let read =
+            |text: &str| Injection::read("a.csv", text.into()).map(|file| field(&file, 0, 0));
+        let head = "SEQUENTIAL,PRINTF=3\n";
+        let marked = read("\u{feff}SEQUENTIAL\na;%s\n").unwrap();
+        assert_eq!(marked.unwrap(), "a");
+        assert_eq!(read(&format!("{head}u%03d%%\n")).unwrap().unwrap(), "u000%");
+        for wrong in ["u%s", "u%", "a;%-5d", "%3X"] {
+            let error = read(&format!("{head}a\n{wrong}\n")).unwrap_err();
+            assert_eq!(error.line, 3, "{wrong}");
+        }
+        assert!(read("SEQUENTIAL,PRINTF=0\na\n").is_err());
     }
 
     #[test]

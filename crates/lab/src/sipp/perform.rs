@@ -1,6 +1,6 @@
 //! Execution of the actions of a call.
 
-use super::call::{ScenarioCall, VariableValue};
+use super::call::{ScenarioCall, VariableValue, leading_number};
 use super::digest::verify;
 use super::engine::{AUDIO, Effect, ScenarioGenerator, VIDEO};
 use super::flow::Continuation;
@@ -39,13 +39,19 @@ impl ScenarioGenerator {
         slot: usize,
         now: Time,
     ) -> Continuation {
+        // The further actions follow a jump, too, and another one replaces it, as in SIPp.
+        let mut jump = None;
         for action in actions {
             match self.act(action, examined, slot, now) {
                 Continuation::GoOn => {}
+                Continuation::Jump(to) => jump = Some(to),
+                Continuation::Checked => {
+                    return jump.map_or(Continuation::Checked, Continuation::Jump);
+                }
                 after => return after,
             }
         }
-        Continuation::GoOn
+        jump.map_or(Continuation::GoOn, Continuation::Jump)
     }
 
     /// A check of the scenario has failed. As in SIPp the call goes on, so that its peer is not left without an answer,
@@ -159,7 +165,7 @@ impl ScenarioGenerator {
             }
             ScenarioAction::Replace { file, line, value } => {
                 let number = context.text(call, line, now);
-                let place = VariableValue::Text(number.clone()).number();
+                let place = leading_number(&number);
                 let line = context.text(call, value, now);
                 // Below zero is the line of a key that `lookup` has not found.
                 if place < 0.0 || !self.change_file(*file, Some(place as u64), &line) {
@@ -282,7 +288,7 @@ impl ScenarioGenerator {
         let digits = parts.next().unwrap_or_default().trim_ascii();
         let tone_ms = parts
             .next()
-            .map(|tone| VariableValue::Text(tone.to_vec()).number() as u64)
+            .map(|tone| leading_number(tone) as u64)
             .filter(|tone| (50..=2_000).contains(tone))
             .unwrap_or(200);
         let payload_type = call.media.events.unwrap_or(EVENTS);
@@ -405,10 +411,11 @@ fn compute(context: &mut Context, call: &mut ScenarioCall, action: &ScenarioActi
             *to,
             VariableValue::Number(distribution.draw(&mut context.entropy)),
         ),
-        ScenarioAction::ToNumber { to, from } => (
-            *to,
-            VariableValue::Number(context.value(call, *from).number()),
-        ),
+        // Without a number the variable keeps its value, as in SIPp.
+        ScenarioAction::ToNumber { to, from } => match context.value(call, *from).converted() {
+            Some(number) => (*to, VariableValue::Number(number)),
+            None => return,
+        },
         ScenarioAction::Url { variable, encode } => {
             let mut text = Vec::new();
             context.value(call, *variable).write(&mut text);

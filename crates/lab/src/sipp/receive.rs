@@ -346,7 +346,7 @@ impl ScenarioGenerator {
             None if program.server => call.cseq = incoming.cseq,
             None => {}
         }
-        if receive.challenge {
+        if receive.challenge && matches!(incoming.status, Some(401 | 407)) {
             match PendingChallenge::read(incoming.bytes) {
                 Some(challenge) => call.challenge = Some(Box::new(challenge)),
                 None => {

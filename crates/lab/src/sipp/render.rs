@@ -1,6 +1,6 @@
 //! Rendering of texts: pieces in sequence into one buffer.
 
-use super::call::{ScenarioCall, VariableValue};
+use super::call::{ScenarioCall, VariableValue, leading_number};
 use super::digest::DigestRequest;
 use super::incoming::{HeaderLines, uri, values};
 use super::inject::Injection;
@@ -33,6 +33,8 @@ pub struct Context {
     pub dynamic: u64,
     /// The local port.
     pub local_port: u16,
+    /// Whether the text had an `[authentication]` without a challenge.
+    lacks_challenge: bool,
     /// Buffer for bodies, which are rendered first.
     body: Vec<u8>,
     scratch: Vec<u8>,
@@ -67,6 +69,7 @@ impl Context {
             dynamic: settings.share.0 + 1,
             local_port: settings.local.port(),
             settings,
+            lacks_challenge: false,
             body: Vec::new(),
             scratch: Vec::new(),
         }
@@ -109,7 +112,7 @@ impl Context {
     /// Appends a message or another text of step `step`.
     ///
     /// # Errors
-    /// The text is too long.
+    /// The text is too long, or there is no challenge for its `[authentication]`.
     pub fn write(
         &mut self,
         call: &mut ScenarioCall,
@@ -119,6 +122,8 @@ impl Context {
         out: &mut Vec<u8>,
     ) -> Result<(), CallFailure> {
         let start = out.len();
+        // A text for a parameter of another one is written meanwhile.
+        let outer = std::mem::take(&mut self.lacks_challenge);
         if !text.needs_body {
             self.pieces(call, &text.head, (step, start, now), b"", out);
             self.pieces(call, &text.body, (step, start, now), b"", out);
@@ -130,8 +135,10 @@ impl Context {
             out.extend_from_slice(&body);
             self.body = body;
         }
+        let lacks_challenge = std::mem::replace(&mut self.lacks_challenge, outer);
         match out.len() - start > MAX_TEXT_BYTES {
             true => Err(CallFailure::Unwritable),
+            false if lacks_challenge => Err(CallFailure::NoChallenge),
             false => Ok(()),
         }
     }
@@ -251,10 +258,7 @@ impl Context {
             TextPiece::LastMessage => out.extend_from_slice(&call.last),
             TextPiece::LastCseq(offset) => {
                 let value = values(&call.last, b"CSeq").next().unwrap_or_default();
-                signed(
-                    VariableValue::Text(value.to_vec()).number() as i64 + offset,
-                    out,
-                );
+                signed(leading_number(value) as i64 + offset, out);
             }
             TextPiece::LastRequestUri => {
                 let value = values(&call.last, b"To").next().unwrap_or_default();
@@ -297,7 +301,7 @@ impl Context {
         body: &[u8],
         out: &mut Vec<u8>,
     ) {
-        let named = line.map(|text| VariableValue::Text(self.text(call, text, now)).number());
+        let named = line.map(|text| leading_number(&self.text(call, text, now)));
         let Some(injection) = self.files.get(usize::from(file)) else {
             return;
         };
@@ -328,6 +332,7 @@ impl Context {
         out: &mut Vec<u8>,
     ) {
         let Some(challenge) = call.challenge.take() else {
+            self.lacks_challenge = true;
             return;
         };
         let settings = &self.settings;

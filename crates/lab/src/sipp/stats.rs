@@ -27,13 +27,15 @@ pub enum CallFailure {
     Unreachable,
     /// The scenario, or the end of the run, stopped it.
     Stopped,
-    /// A message could not be rendered: no challenge for `[authentication]`, or too long.
+    /// A message is too long.
     Unwritable,
+    /// No challenge was received that `[authentication]` could answer.
+    NoChallenge,
 }
 
 impl CallFailure {
     /// All, in order.
-    pub const ALL: [CallFailure; 10] = [
+    pub const ALL: [CallFailure; 11] = [
         CallFailure::Unexpected,
         CallFailure::EndedByPeer,
         CallFailure::ReceiveTimeout,
@@ -44,6 +46,7 @@ impl CallFailure {
         CallFailure::Unreachable,
         CallFailure::Stopped,
         CallFailure::Unwritable,
+        CallFailure::NoChallenge,
     ];
 
     /// Its name in results.
@@ -59,6 +62,7 @@ impl CallFailure {
             CallFailure::Unreachable => "icmp_unreachable",
             CallFailure::Stopped => "stopped",
             CallFailure::Unwritable => "unwritable",
+            CallFailure::NoChallenge => "no_challenge",
         }
     }
 }

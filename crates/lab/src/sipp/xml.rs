@@ -238,7 +238,7 @@ impl<'f> XmlReader<'f> {
         }
     }
 
-    /// A quoted value; `<` and `&` may be literal, and `\"` is a quote.
+    /// A quoted value; `<` and `&` may be literal, `\"` is a quote, and `\\`, `\n`, `\r`, `\t` are the characters of C.
     fn value(&mut self, name: &str) -> Result<String, ScenarioError> {
         let start_line = self.line;
         let quote = match self.rest.first() {
@@ -259,9 +259,17 @@ impl<'f> XmlReader<'f> {
                     self.advance(1);
                     return Ok(value);
                 }
-                [b'\\', b'\\', ..] => value.push_str(&characters(self.advance(2))),
                 [b'\\', b'"', ..] if quote == b'"' => {
                     value.push('"');
+                    self.advance(2);
+                }
+                [b'\\', escaped @ (b'\\' | b'n' | b'r' | b't'), ..] => {
+                    value.push(match escaped {
+                        b'n' => '\n',
+                        b'r' => '\r',
+                        b't' => '\t',
+                        _ => '\\',
+                    });
                     self.advance(2);
                 }
                 [b'&', ..] => value.push(self.reference()),
@@ -362,7 +370,7 @@ mod tests {
     #[test]
     fn lenient_xml_is_accepted_as_by_sipp() {
         let file = b"<?xml version=\"1.0\" encoding=\"ISO-8859-1\" ?>\n<!DOCTYPE scenario SYSTEM \"sipp.dtd\">\n\
-            <!-- a -- b\n -->\n<scenario name=\"a & b\">\n<ereg regexp=\"<sip:\\\"(a\\\\)&lt;\"x='1'/>\n\
+            <!-- a -- b\n -->\n<scenario name=\"a & b\">\n<ereg regexp=\"<sip:\\\"(a\\\\)&lt;\"x='1' y=\"\\n\\r\\t\\.\\x41\"/>\n\
             <send><![CDATA[\n caf\xe9 <&>\n]]></send></scenario>";
         let read = read(file).unwrap();
         assert_eq!((read.name.as_str(), read.line), ("scenario", 5));
@@ -372,8 +380,9 @@ mod tests {
         assert_eq!(
             ereg.attributes,
             [
-                ("regexp".into(), "<sip:\"(a\\\\)<".into()),
-                ("x".into(), "1".into())
+                ("regexp".into(), "<sip:\"(a\\)<".into()),
+                ("x".into(), "1".into()),
+                ("y".into(), "\n\r\t\\.\\x41".into())
             ]
         );
         assert_eq!(bytes(&read.children[1].text), b"\n caf\xe9 <&>\n");

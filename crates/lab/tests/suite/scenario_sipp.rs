@@ -5,7 +5,7 @@ use super::scenarios::{GeneratorBench, calls, request, root, simulated};
 use engine::{Engine, Entropy, Input, Output, SocketId, Time};
 use lab::RunVerdict;
 use lab::sipp::compile::compile;
-use lab::sipp::engine::{GeneratorParts, ScenarioGenerator};
+use lab::sipp::engine::{Effect, GeneratorParts, ScenarioGenerator};
 use lab::sipp::inject::Injection;
 use lab::sipp::options::{load, settings};
 use lab::sipp::run::simulate;
@@ -24,6 +24,14 @@ fn impatient() -> ScenarioSettings {
 
 fn failed(bench: &GeneratorBench, failure: CallFailure) -> u64 {
     bench.generator.statistics().failed[failure as usize]
+}
+
+fn logged(bench: &GeneratorBench) -> Vec<String> {
+    let line = |effect: &Effect| match effect {
+        Effect::Log(line) => Some(String::from_utf8_lossy(line).into_owned()),
+        _ => None,
+    };
+    bench.effects.iter().filter_map(line).collect()
 }
 
 #[test]
@@ -852,4 +860,57 @@ fn automatically_answered_request_begins_no_call() {
             assert_eq!(bench.generator.statistics().successful, 1);
         }
     }
+}
+
+/// Challenges that are absent, of another scheme, or not kept by the scenario.
+#[test]
+fn credentials_need_a_challenge() {
+    let digest = "WWW-Authenticate: Digest realm=\"home\", nonce=\"n1\"";
+    for (kept, header, text, good) in [
+        (" auth=\"true\"", digest, "[authentication]", true),
+        ("", digest, "[authentication]", false),
+        ("", digest, "", true),
+        (" auth=\"true\"", "X: 1", "[authentication]", false),
+        (" auth=\"true\"", "X: 1", "[field0]", false),
+        (
+            " auth=\"true\"",
+            "WWW-Authenticate: Basic realm=\"home\"",
+            "[authentication username=joe password=secret]",
+            false,
+        ),
+    ] {
+        let field = "SEQUENTIAL\n[authentication username=joe password=secret]\n";
+        let file = Injection::read("f.csv", field.into()).unwrap();
+        let scenario = format!(
+            "<scenario>{}<recv response=\"401\"{kept}/>{}<recv response=\"200\"/></scenario>",
+            request("REGISTER", ""),
+            request("REGISTER", text)
+        );
+        let mut bench = GeneratorBench::new(&scenario, calls(1), vec![file]);
+        bench.answer(&format!("SIP/2.0 401 Unauthorized\n{header}"));
+        assert_eq!(bench.sent.len(), 1 + usize::from(good), "{header} {text}");
+        let failures = failed(&bench, CallFailure::NoChallenge);
+        assert_eq!(failures, u64::from(!good), "{header} {text}");
+    }
+}
+
+/// Only numbers count as numbers; `todouble` makes them, or keeps what there was.
+#[test]
+fn texts_are_zero_in_computations() {
+    let text = "<scenario><nop><action><assignstr assign_to=\"s\" value=\"4\"/><assign assign_to=\"n\" value=\"1\"/>\
+        <add assign_to=\"n\" variable=\"s\"/><test assign_to=\"t\" variable=\"s\" compare=\"equal\" value=\"4\"/><log message=\"[$n] [$t]\"/>\
+        <todouble assign_to=\"n\" variable=\"s\"/><log message=\"[$n]\"/><assignstr assign_to=\"s\" value=\"9 s\"/>\
+        <todouble assign_to=\"n\" variable=\"s\"/><add assign_to=\"s\" value=\"2\"/><log message=\"[$n] [$s]\"/></action></nop></scenario>";
+    let bench = GeneratorBench::new(text, calls(1), Vec::new());
+    let wanted = ["1.000000 false", "4.000000", "4.000000 2.000000"];
+    assert_eq!(logged(&bench), wanted);
+}
+
+/// The actions behind a jump are performed, and the last jump counts.
+#[test]
+fn actions_go_on_after_a_jump() {
+    let text = "<scenario><nop><action><jump value=\"1\"/><log message=\"0\"/><jump value=\"2\"/></action></nop>\
+        <nop><action><log message=\"1\"/></action></nop><nop><action><log message=\"2\"/></action></nop></scenario>";
+    let bench = GeneratorBench::new(text, calls(1), Vec::new());
+    assert_eq!(logged(&bench), ["0", "2"]);
 }

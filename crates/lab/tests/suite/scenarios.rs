@@ -50,7 +50,7 @@ pub(super) struct GeneratorBench {
     pub(super) generator: ScenarioGenerator,
     now: Time,
     pub(super) sent: Vec<String>,
-    effects: Vec<Effect>,
+    pub(super) effects: Vec<Effect>,
 }
 
 impl GeneratorBench {
