@@ -38,7 +38,10 @@ const fn texts(treatment: Treatment) -> [&'static str; 2] {
             "URNs and parts of the body (`cid`) are relayed; other URIs are removed",
             "relayed",
         ],
-        Treatment::Text => ["the parameter `text` is removed, and others that may name a host", "relayed"],
+        Treatment::Text => [
+            "the parameter `text` is removed, and others that may name a host",
+            "relayed",
+        ],
         Treatment::Target => [
             "our address becomes ours on the other side, and so do addresses and the hosts of the trunk that sends it",
             "our address becomes ours on the other side",

@@ -69,10 +69,7 @@ fn redirects_to_the_core_lead_callers_to_the_border() {
         ),
         ("<sip:bob@PBX.example>", "<sip:bob@192.0.2.1:5060>"),
         // Our own address on the other side.
-        (
-            "<sip:bob@198.51.100.1:5060>",
-            "<sip:bob@192.0.2.1:5060>",
-        ),
+        ("<sip:bob@198.51.100.1:5060>", "<sip:bob@192.0.2.1:5060>"),
         // Other systems are reached directly, but nothing is told about the core.
         (
             "<sip:bob@other.example:5070;transport=tcp;maddr=10.2.0.7?X=10.2.0.7>;expires=60",
@@ -137,7 +134,10 @@ fn transfers_of_the_core_lead_phones_to_the_border() {
             "\"Carol\" <sip:205@10.2.0.7:5070;transport=tcp;user=phone?Replaces=a%40h%3Bto-tag%3D1%3Bfrom-tag%3D2>",
             "\"Carol\" <sip:205@192.0.2.1:5060;user=phone?Replaces=a%40h%3Bto-tag%3D1%3Bfrom-tag%3D2>",
         ),
-        ("<sip:carol@elsewhere.example>", "<sip:carol@elsewhere.example>"),
+        (
+            "<sip:carol@elsewhere.example>",
+            "<sip:carol@elsewhere.example>",
+        ),
         ("<tel:+4312>", "<tel:+4312>"),
     ] {
         assert_eq!(referred(PLAIN, target), expected, "{target}");
@@ -146,9 +146,15 @@ fn transfers_of_the_core_lead_phones_to_the_border() {
         "kind='access'\n",
         "kind='access'\npass_headers=['Refer-To']\n",
     );
-    assert_eq!(referred(&passed, "<sip:205@10.2.0.1>"), "<sip:205@10.2.0.1>");
+    assert_eq!(
+        referred(&passed, "<sip:205@10.2.0.1>"),
+        "<sip:205@10.2.0.1>"
+    );
     let trusted = PLAIN.replace("kind='access'\n", "kind='access'\nheaders='all'\n");
-    assert_eq!(referred(&trusted, "<sip:205@10.2.0.1>"), "<sip:205@10.2.0.1>");
+    assert_eq!(
+        referred(&trusted, "<sip:205@10.2.0.1>"),
+        "<sip:205@10.2.0.1>"
+    );
 }
 
 /// The claims of a phone about its network and identity, in REGISTER as in every other request.

@@ -294,7 +294,10 @@ fn redirects_to_our_address_follow_the_routes_of_the_trunk() {
         (calls, is_refused)
     };
     // Another trunk; the trunk itself with another number.
-    assert_eq!(call(false, "<sip:carol@198.51.100.1:5060>"), ([1, 1], false));
+    assert_eq!(
+        call(false, "<sip:carol@198.51.100.1:5060>"),
+        ([1, 1], false)
+    );
     assert_eq!(call(false, "<sip:carol@192.0.2.1>"), ([1, 1], false));
     assert_eq!(call(false, "<sip:dave@198.51.100.1>"), ([2, 0], false));
     // The same target again, and one that the routes refuse.

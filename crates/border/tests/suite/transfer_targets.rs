@@ -278,9 +278,7 @@ fn dialog_inside_the_system_of_the_transferor_is_replaced_there() {
     let mut rig = established(&text);
     rig.refer_to(&format!("<sip:200@10.2.0.1?Replaces={DIALOG}>"));
     assert_eq!((rig.invites(rig.bob), rig.invites(rig.carol)), (2, 0));
-    let invite = rig
-        .net
-        .last(rig.bob, |event| *event == PhoneEvent::Offered);
+    let invite = rig.net.last(rig.bob, |event| *event == PhoneEvent::Offered);
     let start = "INVITE sip:200@10.2.0.1 SIP/2.0\r\n";
     assert!(invite.text().starts_with(start), "{}", invite.text());
     assert_eq!(invite.header("Replaces"), "abc@h;to-tag=1;from-tag=2");
