@@ -128,7 +128,7 @@ impl TransferControl<'_> {
             Some(called) => hosts.to(&called, &mut to),
             None => to.extend_from_slice(&called),
         }
-        let mut referred_by = join.referred_by.clone();
+        let (mut referred_by, replaces) = (join.referred_by.clone(), join.replaces.clone());
         // Nothing is hidden from the system that has written it: Teams finds the call by its parameters.
         let returns = hop.trunk.is_some() && hop.trunk == *call.trunks.get(join.side);
         if config.hiding(hop.interface).is_some() && !returns {
@@ -146,10 +146,10 @@ impl TransferControl<'_> {
                 value: &referred_by,
             });
         }
-        if !join.replaces.is_empty() {
+        if !replaces.is_empty() {
             edits.push(Edit::Add {
                 id: HeaderId::Replaces,
-                value: &join.replaces,
+                value: &replaces,
             });
         }
         let scene = MessageContext {
