@@ -128,8 +128,7 @@ impl TransferControl<'_> {
             Some(called) => hosts.to(&called, &mut to),
             None => to.extend_from_slice(&called),
         }
-        let replaces = join.replaces.clone();
-        let mut referred_by = join.referred_by.clone();
+        let (mut referred_by, replaces) = (join.referred_by.clone(), join.replaces.clone());
         // Nothing is hidden from the system that has written it: Teams finds the call by its parameters.
         let returns = hop.trunk.is_some() && hop.trunk == *call.trunks.get(join.side);
         if config.hiding(hop.interface).is_some() && !returns {
