@@ -15,7 +15,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_hornwork");
 /// Two sites with a link between them. A script that follows runs in `$there` for the far one.
 pub(crate) const SITES: &str = r#"
 set -e
-unshare -n sleep 120 & far=$!
+unshare -n sleep 300 & far=$!
 jobs_of_test=$far
 trap 'kill $jobs_of_test 2>/dev/null || true' EXIT
 while [ "$(readlink /proc/$far/ns/net)" = "$(readlink /proc/$$/ns/net)" ]; do sleep 0.02; done
@@ -130,7 +130,7 @@ pub(crate) fn config(
 
 pub(crate) fn run(folder: &Path, script: &str, variables: &[(&str, String)]) -> Output {
     Command::new("unshare")
-        .args(["-n", "-m", "timeout", "150", "bash", "-c"])
+        .args(["-n", "-m", "timeout", "240", "bash", "-c"])
         .arg(format!("{LOSS}{script}"))
         .current_dir(folder)
         .env("HORNWORK", PROGRAM)

@@ -19,8 +19,8 @@ set -e
 jobs_of_test=
 trap 'kill $jobs_of_test 2>/dev/null || true' EXIT
 # A network namespace: its number in the variable $1, a command that enters it in $1_in.
-site() { unshare -n sleep 120 & eval "$1=$!"; jobs_of_test="$jobs_of_test $!"; while [ "$(readlink /proc/$!/ns/net)" = "$(readlink /proc/$$/ns/net)" ]; do sleep 0.02; done; eval "$1_in='nsenter --net=/proc/$!/ns/net'"; nsenter --net=/proc/$!/ns/net ip link set lo up; }
-await() { for n in $(seq ${3:-500}); do grep -q "$2" "$1" 2>/dev/null && return 0; sleep 0.02; done; echo "no $2 in $1:"; cat "$1"; return 1; }
+site() { unshare -n sleep 300 & eval "$1=$!"; jobs_of_test="$jobs_of_test $!"; while [ "$(readlink /proc/$!/ns/net)" = "$(readlink /proc/$$/ns/net)" ]; do sleep 0.02; done; eval "$1_in='nsenter --net=/proc/$!/ns/net'"; nsenter --net=/proc/$!/ns/net ip link set lo up; }
+await() { for n in $(seq ${3:-1500}); do grep -q "$2" "$1" 2>/dev/null && return 0; sleep 0.02; done; echo "no $2 in $1:"; cat "$1"; return 1; }
 gateway() { $2 "$HORNWORK" run --role gateway -c $1.toml > $1.log 2>&1 & eval "$1_pid=\$!"; jobs_of_test="$jobs_of_test $!"; await $1.log gateway_started; }
 # A stock strongSwan with the connections of $1.conf in the network $2.
 charon() {

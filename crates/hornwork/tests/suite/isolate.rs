@@ -23,7 +23,7 @@ const BULK: (u32, usize, u32) = (3_600, 1_400, 1_200);
 const SET_UP: &str = r#"
 set -e
 ip link add va type veth peer name vb
-unshare -n sleep 60 &
+unshare -n sleep 300 &
 far=$!
 trap 'kill $far' EXIT
 while [ "$(readlink /proc/$far/ns/net)" = "$(readlink /proc/$$/ns/net)" ]; do sleep 0.02; done

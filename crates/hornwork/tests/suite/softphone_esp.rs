@@ -18,7 +18,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_hornwork");
 const SCRIPT: &str = r#"
 set -e
 cd "$1"
-unshare -n sleep 120 & far=$!
+unshare -n sleep 300 & far=$!
 trap 'kill $far $capture $answer 2>/dev/null || true' EXIT
 while [ "$(readlink /proc/$far/ns/net)" = "$(readlink /proc/$$/ns/net)" ]; do sleep 0.02; done
 there="nsenter --net=/proc/$far/ns/net"

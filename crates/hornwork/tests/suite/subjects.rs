@@ -406,7 +406,7 @@ fn agent_in_another_network_namespace() {
     let folder = scratch("subjects-namespaces");
     // Two hosts, 10.9.3.1 and 10.9.3.2, and a program in the first one.
     let script = "set -e\n\
-        unshare -n sleep 60 & far=$!\n\
+        unshare -n sleep 300 & far=$!\n\
         trap 'kill $far' EXIT\n\
         for turn in $(seq 1500); do [ \"$(readlink /proc/$far/ns/net)\" != \"$(readlink /proc/self/ns/net)\" ] && break; sleep 0.02; done\n\
         ip link add va type veth peer name vb netns $far\n\

@@ -39,7 +39,7 @@ impl NetworkCase {
     /// Runs a script, which must succeed; returns its output with the logs.
     pub fn run(&self, script: &str) -> String {
         let output = Command::new("unshare")
-            .args(["-n", "-m", "timeout", "110", "bash", "-c"])
+            .args(["-n", "-m", "timeout", "240", "bash", "-c"])
             .arg(format!("{LOSS}{}{script}", self.functions))
             .current_dir(&self.folder)
             .env("HORNWORK", env!("CARGO_BIN_EXE_hornwork"))
