@@ -50,6 +50,14 @@ impl VariableValue {
         }
     }
 
+    /// The text; as in SIPp all other values are empty for `trim`, `strcmp` and expressions.
+    pub fn text(&self) -> &[u8] {
+        match self {
+            VariableValue::Text(text) => text,
+            VariableValue::Number(_) | VariableValue::Truth(_) | VariableValue::Unset => b"",
+        }
+    }
+
     /// Appends the value as text.
     pub fn write(&self, out: &mut Vec<u8>) {
         match self {

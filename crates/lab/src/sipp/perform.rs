@@ -423,9 +423,8 @@ fn compute(context: &mut Context, call: &mut ScenarioCall, action: &ScenarioActi
         }
         ScenarioAction::StepIndex(to) => (*to, VariableValue::Number(f64::from(call.step))),
         ScenarioAction::Trim(variable) => {
-            let mut text = Vec::new();
-            context.value(call, *variable).write(&mut text);
-            (*variable, VariableValue::Text(text.trim_ascii().to_vec()))
+            let text = context.value(call, *variable).text().trim_ascii();
+            (*variable, VariableValue::Text(text.to_vec()))
         }
         ScenarioAction::Clock(seconds, microseconds) => {
             let nanos = context.settings.wall.saturating_add(now.0);
@@ -492,10 +491,8 @@ fn compare(
         ScenarioAction::CompareText {
             to, left, right, ..
         } => {
-            let mut text = Vec::new();
-            context.value(call, *left).write(&mut text);
             let other = context.text(call, right, now);
-            let order = text.cmp(&other) as i8;
+            let order = difference(context.value(call, *left).text(), &other);
             (*to, VariableValue::Number(f64::from(order)), order == 0)
         }
         _ => return false,
@@ -504,6 +501,13 @@ fn compare(
         context.set(call, to, value);
     }
     holds
+}
+
+/// The difference of the first octets that differ, as of C's `strcmp`.
+fn difference(left: &[u8], right: &[u8]) -> i16 {
+    let common = left.iter().zip(right).take_while(|(a, b)| a == b).count();
+    let [left, right] = [left, right].map(|text| text.get(common).copied().map_or(0, i16::from));
+    left - right
 }
 
 /// A text encoded for a URL (RFC 3986 section 2), or decoded.
@@ -569,11 +573,7 @@ fn examined_text(
             line_start,
             occurrence,
         } => rest_of_line(message, name, (*any_case, *line_start), *occurrence).to_vec(),
-        MatchTarget::Variable(variable) => {
-            let mut text = Vec::new();
-            context.value(call, *variable).write(&mut text);
-            text
-        }
+        MatchTarget::Variable(variable) => context.value(call, *variable).text().to_vec(),
     }
 }
 

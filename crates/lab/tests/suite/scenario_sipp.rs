@@ -904,6 +904,12 @@ fn texts_are_zero_in_computations() {
     let bench = GeneratorBench::new(text, calls(1), Vec::new());
     let wanted = ["1.000000 false", "4.000000", "4.000000 2.000000"];
     assert_eq!(logged(&bench), wanted);
+    // The other way round a number is an empty text.
+    let text = "<scenario><nop><action><assign assign_to=\"n\" value=\"3\"/><strcmp assign_to=\"c\" variable=\"n\" value=\"3.000000\"/>\
+        <ereg regexp=\"3\" search_in=\"var\" variable=\"n\" assign_to=\"e\"/><trim assign_to=\"n\"/><log message=\"[$c]|[$e]|[$n]\"/>\
+        </action></nop></scenario>";
+    let bench = GeneratorBench::new(text, calls(1), Vec::new());
+    assert_eq!(logged(&bench), ["-51.000000||"]);
 }
 
 /// The actions behind a jump are performed, and the last jump counts.
