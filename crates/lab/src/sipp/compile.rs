@@ -146,6 +146,13 @@ pub fn compile(
         let mut program = compiler.program;
         program.variables = compiler.names.variables.clone();
         program.warnings = compiler.warnings;
+        program
+            .warnings
+            .extend(compiler.names.used_once().map(|name| {
+                let text =
+                    format!("the variable {name} is named only once: is it right? SIPp refuses it");
+                ScenarioError::new(root.line, text)
+            }));
         program.warnings.sort_by_key(|warning| warning.line);
         super::survey::survey(&mut program);
         return Ok(program);
@@ -235,7 +242,8 @@ impl Compiler<'_> {
             }
             "Reference" => {
                 for name in list(attributes.require("variables")?) {
-                    self.variable(element, &name)?;
+                    let number = self.variable(element, &name)?;
+                    self.names.count_use(usize::from(number));
                 }
                 attributes.finish(&mut self.warnings)
             }
@@ -266,6 +274,7 @@ impl Compiler<'_> {
             if let Some(entry) = self.names.variables.get_mut(usize::from(number)) {
                 entry.1 = scope;
             }
+            self.names.count_use(usize::from(number));
         }
         attributes.finish(&mut self.warnings)
     }
@@ -835,7 +844,7 @@ mod tests {
         compile(&root, &mut NameTable::default())
     }
 
-    /// Each was verified with SIPp 3.6.1, which runs it.
+    /// SIPp 3.6.1 runs them, except those with variables that are named once.
     #[test]
     fn parts_ignored_by_sipp_run_with_a_warning() {
         for (steps, warnings) in [
@@ -846,6 +855,14 @@ mod tests {
             ),
             ("<User variables=\"a\"/><recv request=\"INVITE\"/>", 1),
             ("<nop/><ResponseTimeRepartition value=\"a, 10\"/>", 1),
+            (
+                "<Global variables=\"a\"/><Reference variables=\"b\"/><nop/>",
+                0,
+            ),
+            (
+                "<nop><action><assignstr assign_to=\"number\" value=\"1\"/><log message=\"[$numbr]\"/></action></nop>",
+                2,
+            ),
             (
                 "<recv request=\"ACK\" timeout=\"\" rrs=\"\" auth=\"2\" crlf=\"yes\"/>",
                 0,

@@ -241,6 +241,8 @@ impl TextPiece {
 pub struct NameTable {
     /// Variables with their scopes.
     pub variables: Vec<(String, Scope)>,
+    /// How often each variable is named; those that are declared count twice.
+    pub uses: Vec<u32>,
     /// Keywords of the command line.
     pub keys: BTreeMap<String, String>,
     /// Injection files, by name.
@@ -258,6 +260,7 @@ impl NameTable {
     /// Too many variables, or no name.
     pub fn variable(&mut self, name: &str) -> Result<Variable, String> {
         if let Some(at) = self.variables.iter().position(|(known, _)| known == name) {
+            self.count_use(at);
             return Ok(at as Variable);
         }
         if self.variables.len() >= 1_000 {
@@ -267,7 +270,24 @@ impl NameTable {
             return Err("a variable without a name".to_owned());
         }
         self.variables.push((name.to_owned(), Scope::Call));
+        self.count_use(self.variables.len() - 1);
         Ok((self.variables.len() - 1) as Variable)
+    }
+
+    /// Counts a use of a variable.
+    pub fn count_use(&mut self, at: usize) {
+        self.uses.resize(self.variables.len(), 0);
+        if let Some(count) = self.uses.get_mut(at) {
+            *count += 1;
+        }
+    }
+
+    /// Variables that are named only once, which is a slip of the pen: SIPp refuses them.
+    pub fn used_once(&self) -> impl Iterator<Item = &str> {
+        let named = self.variables.iter().zip(&self.uses);
+        named.filter_map(|((name, _), count)| {
+            (*count == 1 && !name.starts_with("_unexp.")).then_some(name.as_str())
+        })
     }
 
     /// The number of an injection file; the first without a name.
