@@ -63,8 +63,13 @@ impl RetentionClock {
             return Some(days(ahead));
         }
         let wait = self.wait.as_mut()?;
-        // The clock was set back: the wait begins anew.
-        wait.since = wait.since.min(now);
+        if now < wait.since {
+            // The clock was set back: the wait begins anew, for further starts as well.
+            wait.since = now;
+            if let Some(file) = &self.file {
+                let _ = std::fs::write(file, format!("{} {now}\n", wait.newest));
+            }
+        }
         let ahead = now.saturating_sub(wait.newest);
         if ahead > MAX_AHEAD && now.saturating_sub(wait.since) < WAIT {
             return Some(days(ahead));
@@ -166,6 +171,8 @@ mod tests {
         let now = newest + 30 * DAY;
         let mut clock = RetentionClock::in_folder(&folder, Some(wrong), now);
         assert!(clock.days_ahead(now, i64::MAX).is_some());
+        let mut restarted = RetentionClock::in_folder(&folder, Some(now), now + DAY);
+        assert_eq!(restarted.days_ahead(now + DAY, i64::MAX), None);
         assert_eq!(clock.days_ahead(now + DAY, i64::MAX), None);
         std::fs::remove_dir_all(&folder).unwrap();
     }

@@ -131,10 +131,20 @@ fn above(path: &Path) -> &Path {
 
 /// Writes a file into a directory, and removes it.
 fn try_directory(dir: &Path) -> Result<(), Error> {
-    let path = dir.join(format!(".hornwork-{}.part", std::process::id()));
-    let written = fs::File::create(&path).and_then(|mut file| file.write_all(b"\n"));
-    let removed = fs::remove_file(&path);
-    written.and(removed)
+    // Processes of several containers may have the same number.
+    let unique = net::entropy()?.u64();
+    let path = dir.join(format!(".hornwork-{unique:016x}.part"));
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(&path)?;
+    let written = file.write_all(b"\n");
+    written.and(fs::remove_file(&path))
+}
+
+/// Whether a file is written in place: a pipe, a device, or the target of a link such as /dev/stdout, which has to stay.
+fn is_written_in_place(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|known| !known.is_file() || path.is_symlink())
 }
 
 fn check_file(path: &Path, out: Option<&Path>) -> Result<(), LabError> {
@@ -144,6 +154,10 @@ fn check_file(path: &Path, out: Option<&Path>) -> Result<(), LabError> {
         Ok(known) if known.is_dir() => return Err(refused(ErrorKind::IsADirectory.into())),
         // Nothing is written into a pipe or a device.
         Ok(known) if !known.is_file() => return Ok(()),
+        Ok(_) if is_written_in_place(path) => {
+            let opened = fs::OpenOptions::new().append(true).open(path);
+            return opened.map(drop).map_err(refused);
+        }
         _ if has_slash || path.file_name().is_none() => {
             return Err(refused(ErrorKind::IsADirectory.into()));
         }
@@ -237,8 +251,7 @@ pub fn write_json(path: Option<&Path>, value: &Value) -> Result<(), LabError> {
     let result = if path == Path::new("-") {
         crate::output::print(&text);
         return Ok(());
-    } else if std::fs::metadata(path).is_ok_and(|known| !known.is_file()) {
-        // A pipe or a device.
+    } else if is_written_in_place(path) {
         std::fs::write(path, text)
     } else {
         write_beside(path, text.as_bytes())
@@ -249,6 +262,21 @@ pub fn write_json(path: Option<&Path>, value: &Value) -> Result<(), LabError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn target_of_a_link_is_written_and_the_link_stays() {
+        let dir = std::env::temp_dir().join(format!("hornwork-links-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let (target, link) = (dir.join("target.json"), dir.join("link.json"));
+        fs::write(&target, "kept").unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        check_places(Some(&link), None).unwrap();
+        assert_eq!(fs::read_to_string(&target).unwrap(), "kept");
+        write_json(Some(&link), &serde_json::json!({"a": 1})).unwrap();
+        assert!(link.is_symlink());
+        assert!(fs::read_to_string(&target).unwrap().contains("\"a\": 1"));
+        fs::remove_dir_all(&dir).unwrap();
+    }
 
     #[test]
     fn full_disk_is_named_and_leaves_the_earlier_file() {

@@ -126,6 +126,8 @@ impl OwnError {
     /// Why the host, or too few samples, do not permit a judgement of the delay.
     fn not_judged(&self) -> Option<String> {
         let planned = 1.0 / INTERVAL.as_secs_f64();
+        // A link that is within its bound by itself needs no excuse, however busy the host is.
+        let needs_excuse = self.error_p99_us > BEYOND_NOISE_US;
         let why = if self.packets_per_second < planned * LEAST_RATE {
             format!(
                 "the test sent {:.0} of {planned:.0} packets/s, as this host's sender was late by {:.3} ms (p99)",
@@ -137,12 +139,12 @@ impl OwnError {
                 "{} packets that arrived are too few for a 99th percentile",
                 self.arrived
             )
-        } else if has_too_few_samples(self.noise_samples, 0.99) {
+        } else if needs_excuse && has_too_few_samples(self.noise_samples, 0.99) {
             format!(
                 "{} samples of the host's noise are too few for a 99th percentile",
                 self.noise_samples
             )
-        } else if self.host_us() > MOST_NOISE_US {
+        } else if needs_excuse && self.host_us() > MOST_NOISE_US {
             format!(
                 "the host is too busy: its timers are late by {:.3} ms, the test's sender by {:.3} ms (p99), more than {} ms; the link's packets by {:.3} ms",
                 self.noise_p99_us / 1e3,
@@ -446,6 +448,9 @@ mod tests {
             "{text}"
         );
         assert_eq!(busy.verdict_of(), "not judged");
+        let mut fine = busy.clone();
+        (fine.noise_samples, fine.error_p99_us) = (200, 60.0);
+        assert!(fine.faults().is_empty(), "{}", found(&fine));
         // The measurement in which the host disturbed less is kept.
         let mut quiet = own(700.0, 3.0, 9_999.0);
         quiet.noise_p99_us = 100.0;

@@ -249,7 +249,11 @@ impl ScenarioGenerator {
             return false;
         };
         let is_final = incoming.method == b"INVITE" && incoming.status >= Some(200);
-        if !is_final || incoming.status != Some(call.acknowledged) {
+        // A 2xx of another callee of a forked INVITE is no repetition, and this ACK not its own (section 13.2.2.4).
+        let is_other = incoming.status < Some(300)
+            && !incoming.to_tag.is_empty()
+            && incoming.to_tag != call.peer_tag.as_slice();
+        if !is_final || is_other || incoming.status != Some(call.acknowledged) {
             return false;
         }
         let acknowledges = |message: &[u8]| {

@@ -315,6 +315,9 @@ pub struct SuiteRecord {
     pub cut_short: bool,
 }
 
+/// Reasons for missing figures that the summary names.
+const REASONS: usize = 5;
+
 fn broken(path: &Path, error: impl std::fmt::Display) -> LabError {
     LabError::bad_input(format!("{}: {error}", path.display()))
 }
@@ -423,33 +426,39 @@ impl SuiteRecord {
         }
         let rows: usize = reasons.iter().map(|(_, count)| count).sum();
         if rows > 0 {
-            let reasons = reasons
-                .iter()
-                .map(|(reason, count)| format!("{count}: {reason}"));
-            let reasons: Vec<String> = reasons.collect();
+            // The most frequent ones first.
+            reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+            let named = reasons.iter().take(REASONS);
+            let mut named: Vec<String> = named
+                .map(|(reason, count)| format!("{reason} ({count})"))
+                .collect();
+            let more = reasons.len().saturating_sub(REASONS);
+            named.extend((more > 0).then(|| format!("and {}", counted(more, "other reason"))));
             let _ = writeln!(
                 text,
                 "without a figure here: {rows} of {}: {}",
                 counted(self.study.len(), "figure"),
-                reasons.join("; ")
+                named.join("; ")
             );
         }
         let points: u64 = self.not_judged.iter().map(|open| open.points).sum();
-        if points == 0 && self.not_run.is_empty() {
+        let parts = self.not_run.len();
+        let open = [
+            (points > 0).then(|| counted(points, "point")),
+            (parts > 0).then(|| format!("{} that did not run", counted(parts, "part"))),
+        ];
+        let open: Vec<String> = open.into_iter().flatten().collect();
+        if open.is_empty() {
             return text;
         }
         let code = match self.cut_short {
-            true => "verdict is that".to_owned(),
-            false => format!(
-                "verdict and the exit code {} are those",
-                self.verdict.exit_code()
-            ),
+            true => "verdict is".to_owned(),
+            false => format!("verdict and the exit code {} are", self.verdict.exit_code()),
         };
         let _ = writeln!(
             text,
-            "not judged in all: {}, and {} that did not run: the {code} of the others",
-            counted(points, "point"),
-            counted(self.not_run.len(), "part"),
+            "not judged in all: {}; the {code} without them",
+            open.join(", and ")
         );
         text
     }

@@ -245,8 +245,17 @@ fn parts_without_time_are_announced_and_named_by_the_verdict() {
     });
     record.not_judged = not_judged(&record.parts[0], &own).into_iter().collect();
     let words = "verdict: passed; 1 of 1 part not judged: a\nnot judged: 2 of 6 trials of a: the generator could not keep up\n\
-         not judged in all: 2 points, and 0 parts that did not run: the verdict and the exit code 0 are those of the others\n";
+         not judged in all: 2 points; the verdict and the exit code 0 are without them\n";
     assert!(table(&record).ends_with(words), "{}", table(&record));
+    // Figures without a value, the most frequent reason first.
+    let missing = |remark: &str| StudyRow {
+        remark: remark.to_owned(),
+        ..row("C1", None)
+    };
+    let rows = ["", "interrupted", "interrupted"].map(missing);
+    record.study = rows.into_iter().chain([row("C2", Some(1.0))]).collect();
+    let words = "without a figure here: 3 of 4 figures: interrupted (2); not measured (1)\nnot judged in all: 2 points; ";
+    assert!(table(&record).contains(words), "{}", table(&record));
     // A part that names no point is one itself.
     let whole = not_judged(&record.parts[0], &Measured::Own(OwnPart::default())).unwrap();
     assert_eq!(whole.text(), "a: no figure with a threshold was measured");

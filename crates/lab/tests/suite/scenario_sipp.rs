@@ -311,6 +311,24 @@ fn repeated_2xx_gets_its_ack_after_further_requests() {
     bench.sent.push(invite);
     bench.answer("SIP/2.0 500 Error");
     assert_eq!(failed(&bench, CallFailure::Unexpected), 1);
+    // Nor is the 2xx of another callee, to which the INVITE was forked.
+    let mut bench = GeneratorBench::new(&text, calls(1), Vec::new());
+    let (_, headers) = bench.sent[0].split_once("\r\n").unwrap();
+    let of_callee = |tag: &str| {
+        let lines = headers.lines().map(|line| match line.starts_with("To:") {
+            true => format!("{line};tag={tag}\n"),
+            false => format!("{line}\n"),
+        });
+        format!("SIP/2.0 200 OK\n{}", lines.collect::<String>())
+    };
+    let (first, second) = (of_callee("a"), of_callee("b"));
+    bench.hear(&first);
+    bench.wait(101);
+    bench.hear(&first);
+    assert_eq!(kinds(&bench), ["INVITE", "ACK", "INFO", "ACK"]);
+    bench.hear(&second);
+    assert_eq!(kinds(&bench).len(), 4, "no ACK of the first callee");
+    assert_eq!(failed(&bench, CallFailure::Unexpected), 1);
 }
 
 #[test]
