@@ -164,7 +164,7 @@ pub struct Scenario {
     against: Option<PathBuf>,
 }
 
-/// Whether `name` is a scenario rather than an experiment: a file with the extension of XML, or one that begins like it.
+/// Whether `name` is a scenario rather than an experiment: a file with the extension of XML, or that begins so.
 pub fn is_scenario(name: &str) -> bool {
     let path = Path::new(name);
     let extension = path.extension();

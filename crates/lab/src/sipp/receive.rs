@@ -59,7 +59,7 @@ impl ScenarioGenerator {
         self.process(slot, &incoming, route, arrived, now);
     }
 
-    /// Whether the simulated loss of all messages takes this one. A share of the step that it belongs to replaces it, as
+    /// Whether the simulated loss of all messages takes this one. A share of the step it belongs to replaces it, as
     /// in SIPp.
     fn loses(&mut self, slot: Option<usize>, incoming: &Incoming<'_>) -> bool {
         let percent = self.context.settings.lost;
