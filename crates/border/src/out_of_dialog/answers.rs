@@ -94,7 +94,7 @@ impl OutOfDialogControl<'_> {
         let uri = named.as_deref().unwrap_or(refer_to.uri);
         let hosts = self.target_hosts(sender, there);
         let host = || self.parts.listeners.advertised_host(target.local);
-        let moved = hosts.refer_to(uri, host, host);
+        let moved = hosts.refer_to(uri, host, || (host(), target.transport));
         if let Some(uri) = moved.as_deref().or(named.as_deref()) {
             address_with_host(&NameAddr { uri, ..refer_to }, None, out);
         }
@@ -148,7 +148,10 @@ impl OutOfDialogControl<'_> {
         if proposes_targets(response) {
             let trunk = responder.and_then(|(_, trunk)| trunk);
             let hosts = self.target_hosts(trunk, requester);
-            let address = || self.parts.listeners.advertised_host(source_flow.local);
+            let address = || {
+                let host = self.parts.listeners.advertised_host(source_flow.local);
+                (host, source_flow.transport)
+            };
             hosts.contacts(response, address, &mut contacts);
         }
         let (mut effects, mut texts) = (Effects::default(), IdentityTexts::default());
