@@ -132,21 +132,24 @@ impl<'a> TargetHosts<'a> {
         }
     }
 
-    /// The URI of Refer-To for the other side, where our host is `host`, and our address `address`: the host may be the
-    /// domain of the trunk there, which is not told to call a hidden system itself. `None`: unchanged. Headers of the
-    /// URI, such as Replaces, stay.
+    /// The URI of Refer-To for the other side, where our address is `address`. The address of ours that the sender has
+    /// written becomes `domain`, that of the trunk there, if it has one; a trunk with a domain is not told to call a
+    /// hidden system itself. `None`: unchanged. Headers of the URI, such as Replaces, stay.
     pub(crate) fn refer_to(
         &self,
         uri: &[u8],
-        host: impl Fn() -> Vec<u8>,
+        domain: Option<Vec<u8>>,
         address: impl Fn() -> OwnAddress,
     ) -> Option<Vec<u8>> {
         let parsed = Uri::parse(uri)?;
         let passes = |list| hiding::is_listed(list, HeaderId::ReferTo.name().as_bytes());
         let mut out = Vec::with_capacity(uri.len() + 32);
-        match self.host_of(&parsed) {
-            TargetHost::Ours => moved(&parsed, &host(), |_| true, &mut out),
-            TargetHost::Hidden if !self.hiding.is_some_and(passes) => {
+        match (self.host_of(&parsed), domain) {
+            (TargetHost::Ours, Some(domain)) => moved(&parsed, &domain, |_| true, &mut out),
+            (TargetHost::Ours, None) => {
+                at_us(&parsed, address(), |param| !is_way(param), &mut out);
+            }
+            (TargetHost::Hidden, _) if !self.hiding.is_some_and(passes) => {
                 at_us(&parsed, address(), |param| !is_way(param), &mut out);
             }
             _ => return None,

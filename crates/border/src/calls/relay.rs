@@ -202,15 +202,14 @@ impl Call {
 impl Calls<'_> {
     /// Our host towards a side: the domain of the trunk, otherwise our address there.
     pub(crate) fn own_host(&self, call: &Call, side: Side) -> Vec<u8> {
-        let domain = call
-            .trunks
-            .get(side)
-            .and_then(|trunk| self.parts.ctx.config.trunk(trunk))
-            .and_then(|trunk| trunk.domain.as_ref());
-        match domain {
-            Some(domain) => domain.to_string().into_bytes(),
-            None => self.own_address(call, side).0,
-        }
+        let domain = self.own_domain(call, side);
+        domain.unwrap_or_else(|| self.own_address(call, side).0)
+    }
+
+    /// The domain of the trunk at a side.
+    fn own_domain(&self, call: &Call, side: Side) -> Option<Vec<u8>> {
+        let trunk = self.parts.ctx.config.trunk((*call.trunks.get(side))?)?;
+        Some(trunk.domain.as_ref()?.to_string().into_bytes())
     }
 
     /// Our address towards a side.
@@ -253,8 +252,8 @@ impl Calls<'_> {
         let calls = &self.parts.calls;
         let named = trunk.and_then(|id| calls.refer_to_at_trunk(self.endpoint, &refer_to, id));
         let uri = named.as_deref().unwrap_or(refer_to.uri);
-        let own_host = || self.own_host(call, from.other());
-        let moved = hosts.refer_to(uri, own_host, || self.own_address(call, from.other()));
+        let domain = self.own_domain(call, from.other());
+        let moved = hosts.refer_to(uri, domain, || self.own_address(call, from.other()));
         if let Some(uri) = moved.as_deref().or(named.as_deref()) {
             address_with_host(&NameAddr { uri, ..refer_to }, None, out);
         }

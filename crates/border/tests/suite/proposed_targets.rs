@@ -165,8 +165,11 @@ fn targets_at_the_border_name_the_transport_of_the_phone() {
             "<sip:205@192.0.2.1:5061;user=phone;transport=tls>",
         ),
     ] {
-        let target = "<sip:205@10.2.0.1;transport=udp;user=phone>";
-        assert_eq!(referred_over(transport, config, target), expected);
+        // A system of the core, and our address on its side.
+        for host in ["10.2.0.1", "198.51.100.1"] {
+            let target = format!("<sip:205@{host};transport=udp;user=phone>");
+            assert_eq!(referred_over(transport, config, &target), expected);
+        }
     }
 }
 

@@ -307,8 +307,8 @@ fn redirects_to_our_address_follow_the_routes_of_the_trunk() {
     assert_eq!(call(true, "<sip:carol@198.51.100.1>"), ([1, 0], true));
 }
 
-/// RFC 3261 section 8.1.3.4: a contact that refuses does not end the list, also where routes lead to it. The second
-/// trunk of its route is for outages of the first one.
+/// RFC 3261 section 8.1.3.4: a contact that refuses does not end the list, also where a route has its target. The other
+/// trunk of that route is for outages.
 #[test]
 fn contacts_at_our_address_are_called_one_after_the_other() {
     let config = format!(
