@@ -21,6 +21,7 @@ mod side_change;
 pub mod sockets;
 #[cfg(test)]
 mod tests;
+mod write;
 
 pub use early_media::EarlyMedia;
 pub use encodings::{Encodings, PayloadEncoding};
@@ -36,7 +37,7 @@ use engine::{Deadline, Entropy, HashKey, Reason, SocketId, Time};
 use media::ports::{PortPair, PortPool};
 use media::{FlowPlan, Latching, MediaCommand, Protection, SessionPlan, SidePlan};
 use pairs::{drop_side, new_side};
-use sdp::{BadSdp, LineTransport, MediaDirection, MediaFacts, ParsedLines, parse_media, rewrite};
+use sdp::{BadSdp, LineTransport, MediaDirection, MediaFacts, ParsedLines, parse_media};
 use security::call::{KeyingState, MediaNotice};
 use security::side::SideSecurity;
 use serde::{Deserialize, Serialize};
@@ -252,6 +253,9 @@ pub struct CallMedia {
     negotiated: bool,
     /// Pairs replaced because a port was in use by another program.
     replaced_pairs: u8,
+    /// By how much the version in `o=` towards each side exceeds that of its author: one for each port that was
+    /// replaced after a description had named it (RFC 3264 section 8).
+    version_steps: [u64; 2],
     /// The first line was created before an offer: see [`CallMedia::reserve`].
     reserved: bool,
     /// Directions that pass before the answer; `None`: both.
@@ -285,6 +289,7 @@ impl CallMedia {
             offer: None,
             negotiated: false,
             replaced_pairs: 0,
+            version_steps: [0; 2],
             reserved: false,
             early_media: None,
             number: 0,
@@ -912,49 +917,6 @@ impl CallMedia {
                 .map(|codecs| codecs.refused(index, number))
                 .unwrap_or_default(),
         })
-    }
-
-    /// Appends `sdp` as written for `towards`.
-    fn write(
-        &mut self,
-        plane: &mut MediaPlane,
-        towards: Side,
-        sdp: &[u8],
-        offers: bool,
-        out: &mut Vec<u8>,
-    ) {
-        let from = out.len();
-        match self.secures_media() {
-            true => self.write_with_security(plane, towards, sdp, offers, out),
-            false => self.write_plain(towards, sdp, out),
-        }
-        if self.side(towards).hides {
-            hiding::description(out, from);
-        }
-    }
-
-    fn write_plain(&mut self, towards: Side, sdp: &[u8], out: &mut Vec<u8>) {
-        let ports: SmallVec<[u16; 4]> = match parse_media(sdp) {
-            Ok(facts) => facts
-                .iter()
-                .enumerate()
-                .map(|(index, fact)| match self.lines.get_mut(index) {
-                    Some(Some(line))
-                        if fact.port != 0 && fact.carriage != LineTransport::Stream =>
-                    {
-                        line.sides.get_mut(towards.index()).map_or(0, |side| {
-                            side.announced.current = true;
-                            side.pair.rtp().port()
-                        })
-                    }
-                    _ => 0,
-                })
-                .collect(),
-            Err(_) => return,
-        };
-        if let Some(side) = self.sides.get(towards.index()) {
-            rewrite(sdp, side.advertised, &ports, out);
-        }
     }
 }
 

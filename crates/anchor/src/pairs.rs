@@ -253,6 +253,11 @@ impl CallMedia {
         if self.added {
             self.send_plan(plane);
         }
+        if announced.current
+            && let Some(steps) = self.version_steps.get_mut(number)
+        {
+            *steps += 1;
+        }
         match announced.current {
             true => PortReplacement::Reannounced(address),
             false => PortReplacement::By(address),

@@ -428,6 +428,31 @@ pub(super) fn origin(rest: &[u8], address: IpAddr, out: &mut Vec<u8>) {
     write_address(address, out);
 }
 
+/// Raises the version of the description that begins at `from`.
+pub(super) fn raise_version(out: &mut Vec<u8>, from: usize, steps: u64) {
+    let mut start = from;
+    let text = out.get(from..).unwrap_or_default();
+    for line in text.split_inclusive(|&byte| byte == b'\n') {
+        let Some(rest) = line.strip_prefix(b"o=") else {
+            start += line.len();
+            continue;
+        };
+        // As written by `origin`: one blank between words.
+        let mut words = rest.splitn(4, |&byte| byte == b' ');
+        let before = words.by_ref().take(2).map(|word| word.len() + 1);
+        let at = start + b"o=".len() + before.sum::<usize>();
+        let word = words.next().unwrap_or_default();
+        let version = core::str::from_utf8(word).ok();
+        // A version that is not a number has no order.
+        if let Some(version) = version.and_then(|version| version.parse::<u64>().ok()) {
+            let end = at + word.len();
+            let raised = version.wrapping_add(steps).to_string();
+            out.splice(at..end, raised.into_bytes());
+        }
+        return;
+    }
+}
+
 /// Writes a `c=` line with our address.
 pub fn connection_line(rest: &[u8], address: IpAddr, out: &mut Vec<u8>) {
     out.extend_from_slice(b"c=");
@@ -540,6 +565,30 @@ mod tests {
              m=video 20002 RTP/AVP 31\r\nc=IN IP4 192.0.2.9\r\na=rtcp-mux\r\na=unknown:kept\r\n\
              m=message 0 TCP/MSRP *\r\nm=image 20004 udptl t38\r\n"
         );
+    }
+
+    #[test]
+    fn version_of_the_last_description_is_raised() {
+        let mut out = OFFER.to_vec();
+        let from = out.len();
+        rewrite(OFFER, "192.0.2.9".parse().unwrap(), &[20000], &mut out);
+        let before = out.len();
+        raise_version(&mut out, from, 3);
+        assert_eq!(out.len(), before + 1);
+        let (first, last) = out.split_at(from);
+        assert_eq!(first, OFFER);
+        let start = "v=0\r\no=- 2890844526 10 IN IP4 192.0.2.9\r\ns=x y\r\n";
+        assert!(last.starts_with(start.as_bytes()));
+        // Without a number there is no order of versions.
+        for text in [
+            "v=0\r\n",
+            "v=0\r\no=-\r\n",
+            "v=0\r\no=- 1 x IN IP4 192.0.2.9\r\n",
+        ] {
+            let mut out = text.as_bytes().to_vec();
+            raise_version(&mut out, 0, 3);
+            assert_eq!(out, text.as_bytes());
+        }
     }
 
     #[test]

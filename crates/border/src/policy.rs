@@ -157,6 +157,8 @@ pub struct HopStep {
     pub redirected: bool,
     /// Whether that leads to another host than those of the trunk, which gets neither its credentials nor its trust.
     pub foreign: bool,
+    /// Whether it is the first step for a contact of a 3xx response.
+    pub begins_contact: bool,
 }
 
 impl HopStep {
@@ -176,6 +178,7 @@ impl HopStep {
         HopStep {
             place: StepTarget::Address(address, transport),
             group: HopStep::LOCATED | (self.group << 4) | number,
+            begins_contact: false,
             ..self.clone()
         }
     }
@@ -752,6 +755,7 @@ impl Router<'_> {
                 place: StepTarget::Flow(contact.flow),
                 redirected: false,
                 foreign: false,
+                begins_contact: false,
             });
         }
         (!steps.is_empty()).then(|| {
@@ -884,6 +888,7 @@ impl Router<'_> {
             },
             redirected: false,
             foreign: false,
+            begins_contact: false,
         }
     }
 }

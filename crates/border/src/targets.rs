@@ -6,6 +6,7 @@ use crate::hiding::{self, PassHeaders};
 use crate::listeners::Listeners;
 use crate::policy::is_at;
 use config::Trunk;
+use engine::Transport;
 use smallvec::SmallVec;
 use wire::sip::{HeaderId, Message, NameAddr, Param, Scheme, Uri};
 
@@ -27,6 +28,9 @@ pub(crate) struct TargetHosts<'a> {
     /// Headers that topology hiding passes unchanged to the other side; `None` without topology hiding.
     hiding: Option<&'a PassHeaders>,
 }
+
+/// `host:port` of the border on the side that gets a message, and the transport there.
+pub(crate) type OwnAddress = (Vec<u8>, Transport);
 
 /// Whose host a target has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +81,7 @@ impl<'a> TargetHosts<'a> {
     pub(crate) fn contacts(
         &self,
         response: &Message<'_>,
-        address: impl Fn() -> Vec<u8>,
+        address: impl Fn() -> OwnAddress,
         out: &mut Vec<u8>,
     ) {
         let mut targets: SmallVec<[Vec<u8>; 4]> = SmallVec::new();
@@ -96,15 +100,16 @@ impl<'a> TargetHosts<'a> {
                 append_value(value, out);
                 continue;
             }
-            // URIs of other schemes have the host at a position that only their syntax defines.
+            // Numbers and service URNs (RFC 5031) name no host. URIs of other schemes have it at a position that only
+            // their syntax defines.
             let has_host = uri.is_sip();
-            if !has_host && uri.scheme != Scheme::Tel {
+            if !has_host && !matches!(uri.scheme, Scheme::Tel | Scheme::Urn) {
                 continue;
             }
             let mut target = Vec::with_capacity(64);
             match (has_host, leads_to_us) {
                 (false, _) => target.extend_from_slice(contact.uri),
-                (true, true) => moved(&uri, &address(), |_| false, &mut target),
+                (true, true) => at_us(&uri, address(), |_| false, &mut target),
                 (true, false) => moved(&uri, uri.raw_host_port(), is_harmless, &mut target),
             }
             // Several systems that are reached by one address of ours are one target.
@@ -127,22 +132,25 @@ impl<'a> TargetHosts<'a> {
         }
     }
 
-    /// The URI of Refer-To for the other side, where our host is `host`, and our address `address`: the host may be the
-    /// domain of the trunk there, which is not told to call a hidden system itself. `None`: unchanged. Headers of the
-    /// URI, such as Replaces, stay.
+    /// The URI of Refer-To for the other side, where our address is `address`. The address of ours that the sender has
+    /// written becomes `domain`, that of the trunk there, if it has one; a trunk with a domain is not told to call a
+    /// hidden system itself. `None`: unchanged. Headers of the URI, such as Replaces, stay.
     pub(crate) fn refer_to(
         &self,
         uri: &[u8],
-        host: impl Fn() -> Vec<u8>,
-        address: impl Fn() -> Vec<u8>,
+        domain: Option<Vec<u8>>,
+        address: impl Fn() -> OwnAddress,
     ) -> Option<Vec<u8>> {
         let parsed = Uri::parse(uri)?;
         let passes = |list| hiding::is_listed(list, HeaderId::ReferTo.name().as_bytes());
         let mut out = Vec::with_capacity(uri.len() + 32);
-        match self.host_of(&parsed) {
-            TargetHost::Ours => moved(&parsed, &host(), |_| true, &mut out),
-            TargetHost::Hidden if !self.hiding.is_some_and(passes) => {
-                moved(&parsed, &address(), |param| !is_way(param), &mut out);
+        match (self.host_of(&parsed), domain) {
+            (TargetHost::Ours, Some(domain)) => moved(&parsed, &domain, |_| true, &mut out),
+            (TargetHost::Ours, None) => {
+                at_us(&parsed, address(), |param| !is_way(param), &mut out);
+            }
+            (TargetHost::Hidden, _) if !self.hiding.is_some_and(passes) => {
+                at_us(&parsed, address(), |param| !is_way(param), &mut out);
             }
             _ => return None,
         }
@@ -160,6 +168,25 @@ fn moved(uri: &Uri<'_>, host: &[u8], keeps: impl Fn(&Param<'_>) -> bool, out: &m
     for param in uri.params.iter().filter(keeps) {
         hiding::parameter(param.name, param.value, out);
     }
+}
+
+/// Appends a sip or sips URI at our address, with the transport there: without one, an address in a sip URI is reached
+/// over UDP (RFC 3263 section 4.1).
+fn at_us(
+    uri: &Uri<'_>,
+    (host, transport): OwnAddress,
+    keeps: impl Fn(&Param<'_>) -> bool,
+    out: &mut Vec<u8>,
+) {
+    moved(uri, &host, keeps, out);
+    let name = match transport {
+        Transport::Udp => return,
+        Transport::Tls if uri.scheme == Scheme::Sips => return,
+        // RFC 7118 section 5.2.3.
+        Transport::Ws | Transport::Wss => "ws",
+        Transport::Tcp | Transport::Tls => transport.uri_name(),
+    };
+    hiding::parameter(b"transport", Some(name.as_bytes()), out);
 }
 
 /// Whether a parameter of a URI is one of [`WAYS`].

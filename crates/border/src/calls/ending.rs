@@ -484,13 +484,15 @@ impl Calls<'_> {
         let sent = match &parsed {
             Some(response) => {
                 // Its leg no longer belongs to the call.
-                let flow = self.endpoint.flow_of(caller);
-                let host = flow.map(|flow| self.parts.listeners.advertised_host(flow.local));
+                let host = self.endpoint.flow_of(caller).map(|flow| {
+                    let host = self.parts.listeners.advertised_host(flow.local);
+                    (host, flow.transport)
+                });
                 let forwarded = Forwarded {
                     call,
                     from: Side::Callee,
                     message: response,
-                    host: host.as_deref(),
+                    host: (host.as_ref()).map(|(host, transport)| (host.as_slice(), *transport)),
                 };
                 let edits = self.edits_of(forwarded, &mut changes);
                 let carried = body_without_sdp(call, response);

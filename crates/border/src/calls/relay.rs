@@ -17,11 +17,12 @@ use crate::identity;
 use crate::identity::Boundary;
 use crate::identity::private_headers::is_charged;
 use crate::responses::StatusLine;
-use crate::targets::TargetHosts;
+use crate::targets::{OwnAddress, TargetHosts};
 use ::rules::Effects;
 use anchor::encodings::chosen_codec;
 use anchor::{AnchorError, CallMedia, EarlyMedia, Side};
 use config::{Config, IdentityPassing, Refer, Register};
+use engine::Transport;
 use sip::{Body, LegId, MessageContent};
 use wire::sip::{Edit, HeaderId, Message, Method, NameAddr, Session};
 
@@ -31,8 +32,8 @@ pub(crate) struct Forwarded<'m, 'e> {
     pub(crate) call: &'e Call,
     pub(crate) from: Side,
     pub(crate) message: &'m Message<'e>,
-    /// Our host on the other side, if known.
-    pub(crate) host: Option<&'m [u8]>,
+    /// Our host on the other side, if known, with the transport there.
+    pub(crate) host: Option<(&'m [u8], Transport)>,
 }
 
 /// Header edits of a forwarded message, and their buffers.
@@ -201,23 +202,23 @@ impl Call {
 impl Calls<'_> {
     /// Our host towards a side: the domain of the trunk, otherwise our address there.
     pub(crate) fn own_host(&self, call: &Call, side: Side) -> Vec<u8> {
-        let domain = call
-            .trunks
-            .get(side)
-            .and_then(|trunk| self.parts.ctx.config.trunk(trunk))
-            .and_then(|trunk| trunk.domain.as_ref());
-        match domain {
-            Some(domain) => domain.to_string().into_bytes(),
-            None => self.own_address(call, side),
-        }
+        let domain = self.own_domain(call, side);
+        domain.unwrap_or_else(|| self.own_address(call, side).0)
+    }
+
+    /// The domain of the trunk at a side.
+    fn own_domain(&self, call: &Call, side: Side) -> Option<Vec<u8>> {
+        let trunk = self.parts.ctx.config.trunk((*call.trunks.get(side))?)?;
+        Some(trunk.domain.as_ref()?.to_string().into_bytes())
     }
 
     /// Our address towards a side.
-    fn own_address(&self, call: &Call, side: Side) -> Vec<u8> {
-        call.leg(side)
-            .and_then(|leg| self.endpoint.flow_of(leg))
-            .map(|flow| self.parts.listeners.advertised_host(flow.local))
-            .unwrap_or_default()
+    fn own_address(&self, call: &Call, side: Side) -> OwnAddress {
+        let flow = call.leg(side).and_then(|leg| self.endpoint.flow_of(leg));
+        flow.map_or((Vec::new(), Transport::Udp), |flow| {
+            let host = self.parts.listeners.advertised_host(flow.local);
+            (host, flow.transport)
+        })
     }
 
     /// The hosts of side `from` in targets that its messages propose to the other side.
@@ -251,8 +252,8 @@ impl Calls<'_> {
         let calls = &self.parts.calls;
         let named = trunk.and_then(|id| calls.refer_to_at_trunk(self.endpoint, &refer_to, id));
         let uri = named.as_deref().unwrap_or(refer_to.uri);
-        let own_host = || self.own_host(call, from.other());
-        let moved = hosts.refer_to(uri, own_host, || self.own_address(call, from.other()));
+        let domain = self.own_domain(call, from.other());
+        let moved = hosts.refer_to(uri, domain, || self.own_address(call, from.other()));
         if let Some(uri) = moved.as_deref().or(named.as_deref()) {
             address_with_host(&NameAddr { uri, ..refer_to }, None, out);
         }
@@ -325,7 +326,7 @@ impl Calls<'_> {
         if proposes_targets(message) {
             let hosts = self.target_hosts(call, from, boundary);
             let own_address = || match host {
-                Some(host) => host.to_vec(),
+                Some((host, transport)) => (host.to_vec(), transport),
                 None => self.own_address(call, from.other()),
             };
             hosts.contacts(message, own_address, &mut own.contacts);
@@ -345,7 +346,7 @@ impl Calls<'_> {
         own.tags(edits);
         response_headers(message, &own.contacts, edits);
         let own_host = || match host {
-            Some(host) => host.to_vec(),
+            Some((host, _)) => host.to_vec(),
             None => self.own_host(call, from.other()),
         };
         boundary.edits(message, own_host, identity, edits);

@@ -93,8 +93,11 @@ impl OutOfDialogControl<'_> {
         let named = trunk.and_then(|id| calls.refer_to_at_trunk(self.endpoint, &refer_to, id));
         let uri = named.as_deref().unwrap_or(refer_to.uri);
         let hosts = self.target_hosts(sender, there);
-        let host = || self.parts.listeners.advertised_host(target.local);
-        let moved = hosts.refer_to(uri, host, host);
+        let address = || {
+            let host = self.parts.listeners.advertised_host(target.local);
+            (host, target.transport)
+        };
+        let moved = hosts.refer_to(uri, None, address);
         if let Some(uri) = moved.as_deref().or(named.as_deref()) {
             address_with_host(&NameAddr { uri, ..refer_to }, None, out);
         }
@@ -148,7 +151,10 @@ impl OutOfDialogControl<'_> {
         if proposes_targets(response) {
             let trunk = responder.and_then(|(_, trunk)| trunk);
             let hosts = self.target_hosts(trunk, requester);
-            let address = || self.parts.listeners.advertised_host(source_flow.local);
+            let address = || {
+                let host = self.parts.listeners.advertised_host(source_flow.local);
+                (host, source_flow.transport)
+            };
             hosts.contacts(response, address, &mut contacts);
         }
         let (mut effects, mut texts) = (Effects::default(), IdentityTexts::default());

@@ -119,15 +119,31 @@ fn video_port(net: &VirtualNetwork, phone: usize) -> u16 {
     lines.unwrap().parse().unwrap()
 }
 
+/// The version in `o=` of the last description with video that a phone got.
+fn version(net: &VirtualNetwork, phone: usize) -> u64 {
+    let mut entries = net.log(phone).iter().rev();
+    let version = entries.find_map(|entry| {
+        let text = entry.text();
+        let origin = text.split("\r\no=- ").nth(1)?;
+        let word = origin.split(' ').nth(1)?;
+        text.contains("m=video ").then(|| word.to_owned())
+    });
+    version.unwrap().parse().unwrap()
+}
+
 #[test]
 fn port_that_was_announced_is_replaced_by_another_offer_and_answer() {
     let mut replaced = 0;
     for number in 0..3 {
         let ((mut net, alice, bob), leg, free) = video_added_by_an_answer(number);
         let announced = video_port(&net, alice);
+        let before = version(&net, alice);
         net.run(seconds(5));
         assert_eq!(net.border.calls().len(), 1, "port {announced} of {free}");
         assert_eq!(video_port(&net, alice), free);
+        // RFC 3264 section 8: peers may ignore another port in a description of the same version.
+        let is_raised = version(&net, alice) > before;
+        assert_eq!(is_raised, announced != free);
         assert!(net.is_open(SocketAddr::new("192.0.2.1".parse().unwrap(), free)));
         let asked = |event: &PhoneEvent| matches!(event, PhoneEvent::Request(_));
         let asked = net

@@ -8,15 +8,28 @@ use sip::{LegId, MessageContent};
 use virtual_network::*;
 use wire::sip::{Edit, HeaderId, Method};
 
+/// Address of the border for phones over a transport.
+fn border_over(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Tls => "192.0.2.1:5061",
+        _ => OUT,
+    }
+}
+
 /// Contact as the caller gets it, of a call that the called phone redirects to `contact`.
 fn redirected(config: &str, from_core: bool, contact: &str) -> String {
+    redirected_over(Transport::Udp, config, from_core, contact)
+}
+
+/// The same with a phone at the access side over this transport.
+fn redirected_over(transport: Transport, config: &str, from_core: bool, contact: &str) -> String {
     let mut net = VirtualNetwork::new(config, 3);
     let silent = |sdp| PhoneBehaviour {
         progress: Vec::new(),
         answer: None,
         ..PhoneBehaviour::answering(sdp)
     };
-    let alice = net.phone("10.1.0.1:5060", silent(SDP_A));
+    let alice = net.phone_over("10.1.0.1:5060", transport, silent(SDP_A));
     let bob = net.phone("10.2.0.1:5060", silent(SDP_B));
     let offer = MessageContent::sdp(SDP_A.as_bytes());
     let (caller, callee) = match from_core {
@@ -25,7 +38,12 @@ fn redirected(config: &str, from_core: bool, contact: &str) -> String {
     };
     match from_core {
         true => net.call(bob, "sip:99@198.51.100.1", "198.51.100.1:5060", &offer),
-        false => net.call(alice, "sip:205@192.0.2.1", OUT, &offer),
+        false => {
+            let hop = border_over(transport);
+            net.call_with(alice, "sip:205@192.0.2.1", hop, &offer, |invite| {
+                invite.target.flow.transport = transport;
+            })
+        }
     };
     net.run(seconds(1));
     let leg = net.find(callee, |event| *event == PhoneEvent::Offered).leg;
@@ -76,6 +94,7 @@ fn redirects_to_the_core_lead_callers_to_the_border() {
             "<sip:bob@other.example:5070;transport=tcp>;expires=60",
         ),
         ("<tel:+4312>;q=1", "<tel:+4312>;q=1"),
+        ("<urn:service:sos.police>", "<urn:service:sos.police>"),
         ("<http://10.2.0.7/>, <mailto:bob@10.2.0.7>", ""),
     ] {
         assert_eq!(redirected(&named, false, contact), expected, "{contact}");
@@ -99,13 +118,76 @@ fn redirects_of_phones_name_our_address_on_the_side_of_the_core() {
     }
 }
 
+/// The interface of phones with a TLS listener.
+fn with_tls() -> String {
+    PLAIN.replace(
+        "'tcp:192.0.2.1:5060']",
+        "'tls:192.0.2.1:5061']\ntls={certificate={chain='c.pem',key='c.key'}}",
+    )
+}
+
+/// RFC 3263 section 4.1: without a parameter, an address in a sip URI is reached over UDP.
+#[test]
+fn targets_at_the_border_name_the_transport_of_the_phone() {
+    let tls = with_tls();
+    for (transport, config, contact, expected) in [
+        (
+            Transport::Tcp,
+            PLAIN,
+            "<sip:bob@10.2.0.8;transport=udp>;q=0.5",
+            "<sip:bob@192.0.2.1:5060;transport=tcp>;q=0.5",
+        ),
+        (
+            Transport::Tls,
+            &tls,
+            "<sip:bob@198.51.100.1>",
+            "<sip:bob@192.0.2.1:5061;transport=tls>",
+        ),
+        (
+            Transport::Tls,
+            &tls,
+            "<sips:bob@10.2.0.8>",
+            "<sips:bob@192.0.2.1:5061>",
+        ),
+    ] {
+        let relayed = redirected_over(transport, config, false, contact);
+        assert_eq!(relayed, expected, "{contact}");
+    }
+    for (transport, config, expected) in [
+        (
+            Transport::Tcp,
+            PLAIN,
+            "<sip:205@192.0.2.1:5060;user=phone;transport=tcp>",
+        ),
+        (
+            Transport::Tls,
+            &tls,
+            "<sip:205@192.0.2.1:5061;user=phone;transport=tls>",
+        ),
+    ] {
+        // A system of the core, and our address on its side.
+        for host in ["10.2.0.1", "198.51.100.1"] {
+            let target = format!("<sip:205@{host};transport=udp;user=phone>");
+            assert_eq!(referred_over(transport, config, &target), expected);
+        }
+    }
+}
+
 /// Refer-To as a phone gets it from the core.
 fn referred(config: &str, target: &str) -> String {
+    referred_over(Transport::Udp, config, target)
+}
+
+fn referred_over(transport: Transport, config: &str, target: &str) -> String {
     let mut net = VirtualNetwork::new(config, 3);
-    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let phone = PhoneBehaviour::answering(SDP_A);
+    let alice = net.phone_over("10.1.0.1:5060", transport, phone);
     let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
     let offer = MessageContent::sdp(SDP_A.as_bytes());
-    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer);
+    let hop = border_over(transport);
+    net.call_with(alice, "sip:bob@192.0.2.1", hop, &offer, |invite| {
+        invite.target.flow.transport = transport;
+    });
     net.run(seconds(1));
     let leg: LegId = net
         .find(bob, |event| *event == PhoneEvent::Offered)

@@ -306,3 +306,88 @@ fn redirects_to_our_address_follow_the_routes_of_the_trunk() {
     // Another host has no rights of the trunk.
     assert_eq!(call(true, "<sip:carol@198.51.100.1>"), ([1, 0], true));
 }
+
+/// RFC 3261 section 8.1.3.4: a contact that refuses does not end the list, also where a route has its target. The other
+/// trunk of that route is for outages.
+#[test]
+fn contacts_at_our_address_are_called_one_after_the_other() {
+    let config = format!(
+        "{PLAIN}redirect='follow'\n[[trunk]]\nname='other'\ninterface='in'\ntarget='udp:10.2.0.2:5060'\n\
+         [[trunk]]\nname='spare'\ninterface='in'\ntarget='udp:10.2.0.3:5060'\n\
+         [[route]]\nto={{user='carol'}}\ntrunk=['other','spare']\n[[route]]\ntrunk='pbx'\n"
+    );
+    let contacts = [
+        "<sip:carol@198.51.100.1>;q=0.9, <sip:dave@198.51.100.1>;q=0.1",
+        "<sip:x@10.2.0.2>;q=0.9, <sip:dave@198.51.100.1>;q=0.1",
+    ];
+    for contact in contacts {
+        for (status, dave_is_called) in [(486, true), (404, true), (603, false)] {
+            let (mut net, alice, proxy) = network(&config);
+            let mut busy = PhoneBehaviour::answering(SDP_B);
+            busy.answer = Some(status);
+            let carol = net.phone("10.2.0.2:5060", busy);
+            let spare = net.phone("10.2.0.3:5060", PhoneBehaviour::answering(SDP_B));
+            request(&mut net, alice, Method::Invite, "sip:bob@192.0.2.1");
+            redirect(&mut net, proxy, contact);
+            net.run(seconds(1));
+            let calls = [carol, spare, proxy].map(|phone| requests(&net, phone));
+            let expected = [1, 0, 1 + usize::from(dave_is_called)];
+            assert_eq!(calls, expected, "{contact} {status}");
+        }
+    }
+}
+
+/// Trunks of one domain have the same Request-URI, and are different targets.
+#[test]
+fn redirect_server_reaches_another_trunk_of_its_domain() {
+    let config = format!(
+        "{PLAIN}redirect='follow'\ndomain='example.com'\n\
+         [[trunk]]\nname='gateway'\ninterface='in'\ntarget='udp:10.2.0.2:5060'\ndomain='example.com'\n\
+         [[route]]\nfrom_trunk='pbx'\ntrunk='gateway'\n[[route]]\ntrunk='pbx'\n"
+    );
+    let (mut net, alice, proxy) = network(&config);
+    let gateway = net.phone("10.2.0.2:5060", PhoneBehaviour::answering(SDP_B));
+    request(&mut net, alice, Method::Invite, "sip:bob@192.0.2.1");
+    redirect(&mut net, proxy, "<sip:bob@198.51.100.1>");
+    net.run(seconds(1));
+    assert_eq!(requests(&net, gateway), 1);
+    let uris = [proxy, gateway].map(|phone| {
+        let offered = net.find(phone, |event| *event == PhoneEvent::Offered);
+        offered.text().split(' ').nth(1).map(str::to_owned)
+    });
+    assert_eq!(uris[0], uris[1]);
+    assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
+}
+
+/// The media of a redirect server bypasses the border; that of the target has to be anchored.
+#[test]
+fn redirected_call_is_anchored_as_the_route_of_its_target_demands() {
+    let routes = "[[trunk]]\nname='other'\ninterface='in'\ntarget='udp:10.2.0.2:5060'\n\
+         [[route]]\nto={user='carol'}\ntrunk='other'\n[[route]]\ntrunk='pbx'\nmedia='bypass'\n";
+    let redirected = |config: &str| {
+        let target = "target='udp:10.2.0.1:5060'\n";
+        let config = config.replace(target, &format!("{target}redirect='follow'\n"));
+        let (mut net, alice, proxy) = network(&format!("{config}{routes}"));
+        let carol = net.phone("10.2.0.2:5060", PhoneBehaviour::answering(SDP_B));
+        request(&mut net, alice, Method::Invite, "sip:bob@192.0.2.1");
+        let offered = net.find(proxy, |event| *event == PhoneEvent::Offered);
+        assert_eq!(offered.body(), SDP_A);
+        redirect(&mut net, proxy, "<sip:carol@198.51.100.1>");
+        net.run(seconds(1));
+        (net, alice, carol)
+    };
+    let (net, alice, carol) = redirected(PLAIN);
+    for (phone, event, address) in [
+        (carol, PhoneEvent::Offered, "c=IN IP4 198.51.100.1\r\n"),
+        (alice, PhoneEvent::Answered, "c=IN IP4 192.0.2.1\r\n"),
+    ] {
+        let body = net.find(phone, |logged| *logged == event).body();
+        assert!(body.contains(address), "{body}");
+    }
+    // A call has its media node from the beginning.
+    let (net, alice, carol) = redirected(&crate::ng_client::config(""));
+    assert_eq!(requests(&net, carol), 0);
+    assert!(net.has(alice, |event| {
+        *event == PhoneEvent::Failed(Failure::Response, 302)
+    }));
+}

@@ -10,9 +10,10 @@ use crate::headers::text;
 use crate::policy::{Facts, HopStep, Plan, StepTarget, decide};
 use crate::responses::reason_of;
 use anchor::{AnchorError, Side};
-use config::{HostName, Redirect, Trunk, TrunkId};
+use config::{HostName, MediaMode, Redirect, Trunk, TrunkId};
 use engine::{EventKind, Reason, Transport};
 use sip::{Failure, Fork, LegId, MessageContent};
+use std::cell::Cell;
 use std::net::SocketAddr;
 use wire::sip::{Edit, HeaderId, Message, NameAddr, Uri};
 
@@ -483,9 +484,12 @@ impl Calls<'_> {
             response,
         } = failure;
         if let Some(response) = response.filter(|_| (300..400).contains(&status)) {
-            let contacts = self.redirect_steps(slot, hop, response);
-            let set_up = self.parts.calls.set_up_mut(slot);
-            if set_up.is_some_and(|set_up| set_up.follow(contacts)) {
+            let (contacts, anchor) = self.redirect_steps(slot, hop, response);
+            if let Some(set_up) = self.parts.calls.set_up_mut(slot)
+                && set_up.follow(contacts)
+            {
+                // The media is created with the next offer; earlier hops got the SDP of the caller unchanged.
+                set_up.anchor |= anchor;
                 return;
             }
         }
@@ -514,13 +518,18 @@ impl Calls<'_> {
         let listed = set_up
             .hops
             .get(set_up.next)
-            .is_some_and(|next| next.trunk.is_none() || next.redirected);
+            .is_some_and(|next| next.trunk.is_none() || next.redirected || next.begins_contact);
+        let goes_on = status < 600 && status != 603 && !set_up.answered_reliably();
         let moves_on = match listed {
-            true => status < 600 && status != 603 && !set_up.answered_reliably(),
+            true => goes_on,
             false => elsewhere && !heard && !set_up.early.progressed,
         };
         if !moves_on {
-            set_up.next = set_up.hops.len();
+            // The other targets of the route for one contact would refuse it, too: the next contact follows.
+            let rest = set_up.hops.get(set_up.next..).unwrap_or_default();
+            let mut contacts = rest.iter().map(|hop| hop.begins_contact);
+            let skipped = contacts.position(|begins| begins).filter(|_| goes_on);
+            set_up.next += skipped.unwrap_or(rest.len());
         }
         if status >= 600 {
             self.cancel_branches(slot, None);
@@ -617,27 +626,31 @@ impl Calls<'_> {
 impl Calls<'_> {
     /// The steps for each contact of a 3xx in the order of their preference, if the trunk is configured so; also after
     /// it has rung, as a system that forwards unanswered calls does. Contacts at our address are routed like a call of
-    /// the trunk: a registrar redirects to the Contacts that it has, and those of our phones are ours.
+    /// the trunk: a registrar redirects to the Contacts that it has, and those of our phones are ours. Also returned:
+    /// whether the media of such a call has to be anchored.
     fn redirect_steps(
         &mut self,
         slot: CallSlot,
         hop: u16,
         response: &Message<'_>,
-    ) -> Vec<Vec<HopStep>> {
+    ) -> (Vec<Vec<HopStep>>, bool) {
         let random = self.parts.ctx.entropy.u64();
         let config = &self.parts.ctx.config;
         let call = self.parts.calls.get(slot);
-        let Some(set_up) = call.and_then(|call| call.kind.set_up()) else {
-            return Vec::new();
+        let none = (Vec::new(), false);
+        let Some((call, set_up)) = call.and_then(|call| Some((call, call.kind.set_up()?))) else {
+            return none;
         };
         let Some(from) = set_up.hops.get(usize::from(hop)) else {
-            return Vec::new();
+            return none;
         };
         let trunk = from.trunk.and_then(|trunk| config.trunk(trunk));
         let follows = trunk.is_some_and(|trunk| trunk.redirect == Redirect::Follow);
         if !follows || set_up.answered_reliably() {
-            return Vec::new();
+            return none;
         }
+        let passes_media = !call.media.is_some() && !set_up.anchor;
+        let anchor = Cell::new(false);
         let invite = Message::parse(&set_up.invite).ok();
         let caller = invite.as_ref().and_then(|invite| invite.from().ok());
         let routed = |uri: &[u8]| {
@@ -654,6 +667,14 @@ impl Calls<'_> {
                 draining: false,
             };
             match decide(config, &facts, &self.parts.view()) {
+                Plan::Call(plan) if passes_media && plan.media != MediaMode::Bypass => {
+                    // A call has its media node from the beginning. Without one there would be no audio.
+                    if config.media.at_nodes {
+                        return Vec::new();
+                    }
+                    anchor.set(true);
+                    plan.steps
+                }
                 Plan::Call(plan) => plan.steps,
                 Plan::Refuse(_) => Vec::new(),
             }
@@ -678,7 +699,8 @@ impl Calls<'_> {
             .collect();
         contacts.sort_by_key(|(q, _)| core::cmp::Reverse(*q));
         contacts.truncate(MAX_HOPS);
-        contacts.into_iter().map(|(_, uri)| steps_to(uri)).collect()
+        let steps = contacts.into_iter().map(|(_, uri)| steps_to(uri)).collect();
+        (steps, anchor.get())
     }
 }
 
@@ -704,11 +726,17 @@ impl SetUp {
         let first = self.next.min(self.hops.len());
         let mut at = first;
         for steps in contacts {
-            let is_new = |step: &HopStep| !self.hops.iter().any(|hop| hop.uri == step.uri);
+            // The URI of a step to our routes is not its target: trunks may share a domain, and phones an address.
+            let is_same = |hop: &HopStep, step: &HopStep| {
+                let has_target = hop.trunk == step.trunk && hop.place == step.place;
+                hop.uri == step.uri && (step.redirected || has_target)
+            };
+            let is_new = |step: &HopStep| !self.hops.iter().any(|hop| is_same(hop, step));
             let room = MAX_HOPS.saturating_sub(self.hops.len());
             let steps: Vec<HopStep> = steps.into_iter().filter(is_new).take(room).collect();
             let groups = self.hops.len() as u16;
-            for mut step in steps {
+            for (number, mut step) in steps.into_iter().enumerate() {
+                step.begins_contact = number == 0;
                 step.group += groups;
                 self.hops.insert(at, step);
                 at += 1;
@@ -726,6 +754,7 @@ fn redirected(from: &HopStep, trunk: Option<&Trunk>, uri: &[u8]) -> Option<HopSt
         routes: Vec::new(),
         place: place_of(uri)?,
         redirected: true,
+        begins_contact: false,
         ..from.clone()
     };
     step.foreign = trunk.is_none_or(|trunk| !step.is_at(trunk));

@@ -338,7 +338,7 @@ impl Calls<'_> {
             call,
             from: Side::Caller,
             message: invite,
-            host: Some(&placed.from_host),
+            host: Some((&placed.from_host, flow.transport)),
         };
         self.own_edits(forwarded, &boundary, texts, &mut edits);
         if challenged.is_some() && !call.consumes_credentials(&config, Side::Caller) {

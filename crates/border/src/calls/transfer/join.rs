@@ -195,5 +195,6 @@ pub(crate) fn existing_leg_step(interface: InterfaceId, trunk: Option<TrunkId>) 
         ),
         redirected: false,
         foreign: false,
+        begins_contact: false,
     }
 }
