@@ -10,6 +10,8 @@ use std::net::SocketAddr;
 /// Maximum number of open media sockets: that of open files in the unit of the package. The process may have fewer, so
 /// that an opening can fail.
 pub const MEDIA_SOCKETS: usize = 262_144;
+/// Share of the open files of the process up to which idle sockets stay open; the others are for connections and calls.
+const KEPT_SHARE: (u64, u64) = (4, 5);
 /// First number of media sockets; lower ones are signalling sockets.
 pub const MEDIA_BASE: u32 = 1 << 16;
 
@@ -83,6 +85,8 @@ pub struct MediaSocketPool {
     next_sweep: Time,
     idle_count: usize,
     limit: usize,
+    /// Open sockets from which on an idle one is closed before another is opened.
+    kept: usize,
     stamps: u32,
 }
 
@@ -96,8 +100,15 @@ impl MediaSocketPool {
             next_sweep: Time::ZERO,
             idle_count: 0,
             limit,
+            kept: limit,
             stamps: 0,
         }
+    }
+
+    /// Sets the number of files that the process may have open for this table and all else.
+    pub fn set_open_files(&mut self, files: u64) {
+        let kept = files / KEPT_SHARE.1 * KEPT_SHARE.0;
+        self.kept = usize::try_from(kept).unwrap_or(usize::MAX).min(self.limit);
     }
 
     /// Like [`MediaSocketPool::acquire`]. `before` is the socket of the previous use of this address, which saves the
@@ -136,8 +147,11 @@ impl MediaSocketPool {
             self.idle_count -= 1;
             return Some(SocketId(MEDIA_BASE + index));
         }
-        if self.entries.len() >= self.limit {
-            self.close_oldest(work)?;
+        if self.entries.len() >= self.kept
+            && self.close_oldest(work).is_none()
+            && self.entries.len() >= self.limit
+        {
+            return None;
         }
         let index = self.entries.insert(PooledSocket {
             address,
@@ -324,8 +338,10 @@ impl MediaSocketPool {
         self.entries.len()
     }
 
-    /// Closes idle sockets before their time, the oldest first, because no other can be opened.
+    /// Closes idle sockets before their time, the oldest first, because no other can be opened. From now on fewer are
+    /// kept.
     pub(crate) fn close_early(&mut self, work: &mut VecDeque<SocketWork>) {
+        self.kept = self.kept.min(self.entries.len());
         for _ in 0..PER_SWEEP {
             if self.close_oldest(work).is_none() {
                 return;
@@ -413,6 +429,30 @@ mod tests {
         assert_eq!((work.len(), pool.open(), pool.busy()), (PER_SWEEP, 72, 1));
         pool.close_early(&mut work);
         assert_eq!((pool.open(), pool.busy()), (1, 1), "that of a call stays");
+    }
+
+    /// Calls come before idle sockets where the process may have few files open.
+    #[test]
+    fn idle_sockets_make_room_within_the_open_files() {
+        let (mut pool, mut work) = (pool(1_000), VecDeque::new());
+        pool.set_open_files(250);
+        let sockets: Vec<SocketId> = (0..200)
+            .map(|port| pool.acquire(at(port), &mut work).unwrap())
+            .collect();
+        for &socket in &sockets {
+            pool.opened(socket, NOW, &mut work);
+        }
+        for &socket in sockets.iter().skip(100) {
+            pool.release(socket, NOW);
+        }
+        work.clear();
+        for port in 200..300 {
+            pool.acquire(at(port), &mut work).unwrap();
+        }
+        assert_eq!(pool.open(), 200, "an idle one was closed for each");
+        // Without an idle one the system decides whether another can be opened.
+        pool.acquire(at(300), &mut work).unwrap();
+        assert_eq!((pool.open(), pool.busy()), (201, 201));
     }
 
     #[test]

@@ -81,6 +81,12 @@ impl Border {
         self.parts.set_media_offload(offload);
     }
 
+    /// Sets the number of files that this worker may have open, its share of those of the process: idle media sockets
+    /// take a part of them at most.
+    pub fn set_open_files(&mut self, files: u64) {
+        self.parts.media.plane.sockets.set_open_files(files);
+    }
+
     /// Sets whether all media ports of this worker share a socket, once its driver is made; without it each port counts
     /// as a socket of its own.
     pub fn set_shared_ports(&mut self, shared_ports: bool) {

@@ -117,6 +117,7 @@ pub fn serve(
     let Some(mut node) = NgServer::new(config.clone(), epoch, entropy) else {
         return Err(io::Error::other(NO_NODE));
     };
+    node.set_open_files(net::open_files().0);
     node.set_dtls(media_keying(&clock)?);
     let mut service = Service {
         path,

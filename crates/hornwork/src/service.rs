@@ -221,7 +221,9 @@ fn serve(
     let workers = config.sip.workers;
     let config = Arc::new(config);
     let mut borders = Border::worker_pool(config.clone(), workers, entropy);
+    let files = net::open_files().0 / borders.len().max(1) as u64;
     for border in &mut borders {
+        border.set_open_files(files);
         border.set_wall_clock(Duration::from_nanos(clock.unix_nanos(Time::ZERO)));
         border.set_call_records(
             config.records.is_some() || config.traces.is_some() || config.store.is_some(),

@@ -181,6 +181,11 @@ impl NgServer {
         Some(node)
     }
 
+    /// Sets the number of files that the process may have open: idle media sockets take a part of them at most.
+    pub fn set_open_files(&mut self, files: u64) {
+        self.plane.sockets.set_open_files(files);
+    }
+
     /// Sets the DTLS certificate and settings for media, as `Border::set_dtls` of the border.
     pub fn set_dtls(&mut self, endpoint: protect::dtls::DtlsEndpoint) {
         self.plane.keying.dtls = Some(endpoint);

@@ -434,6 +434,7 @@ fn serve(
     let _claimed = claim(&config)?;
     let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::new(&mut entropy));
     let mut border = Border::new(config, entropy);
+    border.set_open_files(net::open_files().0);
     if let Some(offload) = offload {
         border.set_media_offload(offload);
     }

@@ -136,6 +136,7 @@ fn serve(
     let mut driver = Driver::new(settings, clock, forwarder).map_err(|error| error.to_string())?;
     let mut node = NgServer::new(config, clock.unix_nanos(Time::ZERO), entropy)
         .ok_or("the configuration describes none")?;
+    node.set_open_files(net::open_files().0);
     loop {
         driver
             .turn(&mut node, POLL_INTERVAL)
