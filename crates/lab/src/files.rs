@@ -142,7 +142,8 @@ fn try_directory(dir: &Path) -> Result<(), Error> {
     written.and(fs::remove_file(&path))
 }
 
-/// Whether a file is written in place: a pipe, a device, or the target of a link such as /dev/stdout, which has to stay.
+/// Whether a file is written in place: a pipe, a device, or the target of a link such as /dev/stdout, which has to
+/// stay.
 fn is_written_in_place(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|known| !known.is_file() || path.is_symlink())
 }
