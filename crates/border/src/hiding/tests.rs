@@ -81,7 +81,8 @@ fn page() -> String {
         "| all others | removed | relayed |\n\
          | reason phrase of the status line | becomes the standard phrase of the status; phrases that are configured here stay | relayed |\n\n\
          Contact of a redirect (3xx, 485) is treated like Refer-To, and loses parameters and headers of its URI where it gets our address; towards\n\
-         `known` also those that may name a host, and URIs other than sip, sips and tel. Hosts of the trunk that gets the message stay.\n\n\
+         `known` also those that may name a host, and URIs other than sip, sips, tel and urn. Hosts of the trunk that gets the message stay.\n\
+         Our address has the `transport` over which the recipient reaches us, UDP excepted.\n\n\
          Bodies other than session descriptions are relayed unchanged.\n\n\
          ## Lines of session descriptions\n\n\
          These apply where media is anchored here or at a media node; with media bypass descriptions are relayed unchanged.\n\
