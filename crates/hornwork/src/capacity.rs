@@ -22,7 +22,8 @@ fn media_bound(config: &Config, files: Option<u64>) -> Option<MediaBound> {
     }
     let of_ports = (0..config.interfaces.len()).filter_map(|index| port_bound(config, index));
     let of_files = files.map(|files| MediaBound {
-        calls: files / FILES_PER_CALL,
+        // One of five is for connections, logs and records (`MediaSocketPool::set_open_files`).
+        calls: files / 5 * 4 / FILES_PER_CALL,
         by: format!("the limit of {files} open files of this process"),
     });
     of_ports.chain(of_files).min_by_key(|bound| bound.calls)
@@ -222,7 +223,7 @@ mod tests {
     fn capacity_is_bounded_by_open_files() {
         let text = interface("out", "127.0.0.1", "14000-15999");
         let found = printed(&text, 1_024);
-        let wanted = "capacity: 256 calls with anchored media (bounded by the limit of 1024 open files of this process), or ";
+        let wanted = "capacity: 204 calls with anchored media (bounded by the limit of 1024 open files of this process), or ";
         assert!(found.starts_with(wanted), "{found}");
     }
 

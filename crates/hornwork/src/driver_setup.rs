@@ -60,9 +60,9 @@ pub(crate) fn log_machine_limits(config: &Config) {
                 .iter()
                 .map(|range| u64::from(range.last - range.first) + 1)
                 .sum();
-            if files < pairs {
+            if files / 5 * 4 < pairs {
                 tracing::info!(
-                    "the limit of open files is {files}, but the media ranges have {pairs} ports, each of which needs one during a call: further calls are refused; raise it with LimitNOFILE= or ulimit -n"
+                    "the limit of open files is {files}, but the media ranges have {pairs} ports, each of which needs one during a call, and media may have four of five: further calls are refused; raise it with LimitNOFILE= or ulimit -n"
                 );
             }
         }
