@@ -327,7 +327,8 @@ fn repeated_2xx_gets_its_ack_after_further_requests() {
     bench.hear(&first);
     assert_eq!(kinds(&bench), ["INVITE", "ACK", "INFO", "ACK"]);
     bench.hear(&second);
-    assert_eq!(kinds(&bench).len(), 4, "no ACK of the first callee");
+    let acks = kinds(&bench).iter().filter(|kind| **kind == "ACK").count();
+    assert_eq!(acks, 2, "none of the first callee for the second");
     assert_eq!(failed(&bench, CallFailure::Unexpected), 1);
 }
 
