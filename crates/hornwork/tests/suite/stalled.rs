@@ -131,7 +131,7 @@ pub(crate) struct EstablishedCall {
 impl Caller {
     pub(crate) fn new(border: u16) -> Caller {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("socket");
-        let limit = Some(Duration::from_secs(20));
+        let limit = Some(Duration::from_secs(2));
         socket.set_read_timeout(limit).expect("timeout");
         Caller {
             socket,
@@ -247,10 +247,6 @@ fn count_echoes(socket: &UdpSocket, to: u16) -> u32 {
     }
     std::thread::sleep(Duration::from_millis(200));
     hear(&mut back);
-    let end = Instant::now() + Duration::from_secs(10);
-    while back < PACKETS && Instant::now() < end {
-        hear(&mut back);
-    }
     back
 }
 
@@ -291,8 +287,7 @@ fn signal(child: &Child, name: &str) {
     assert!(done.is_ok_and(|done| done.success()));
 }
 
-/// Fifty calls per second, none of which may fail, while the media of the established call goes on. A border that waits
-/// for its output delays every call; where the host stops it for a moment, one call waits.
+/// Fifty calls per second, none of which may fail, while the media of the established call goes on.
 fn carry_calls(
     caller: &mut Caller,
     established: &EstablishedCall,
@@ -303,15 +298,12 @@ fn carry_calls(
     let media = media.try_clone().expect("socket");
     let echo = std::thread::spawn(move || count_echoes(&media, to));
     let begun = Instant::now();
-    let mut slow = Vec::new();
+    let mut slowest = Duration::ZERO;
     let mut made = 0;
     while begun.elapsed() < duration {
         let dialled = Instant::now();
         let call = caller.dial(40_000);
-        let waited = dialled.elapsed();
-        if waited >= Duration::from_millis(500) {
-            slow.push(waited);
-        }
+        slowest = slowest.max(dialled.elapsed());
         caller.hang_up(&call);
         made += 1;
         std::thread::sleep(
@@ -319,8 +311,8 @@ fn carry_calls(
         );
     }
     assert!(
-        slow.len() * 20 <= made as usize,
-        "of {made} calls these waited: {slow:?}"
+        slowest < Duration::from_millis(500),
+        "a call waited {slowest:?}"
     );
     assert_eq!(
         echo.join().expect("media"),
@@ -351,7 +343,7 @@ fn unread_log_blocks_no_packet_and_no_signal() {
     signal(&child, "TERM");
     while called.ended.load(Ordering::Relaxed) == before {
         assert!(
-            stopped_at.elapsed() < Duration::from_secs(10),
+            stopped_at.elapsed() < Duration::from_secs(1),
             "SIGTERM without effect"
         );
         std::thread::sleep(Duration::from_millis(5));
@@ -361,7 +353,7 @@ fn unread_log_blocks_no_packet_and_no_signal() {
             assert!(status.success(), "{status}");
             break;
         }
-        if stopped_at.elapsed() > Duration::from_secs(20) {
+        if stopped_at.elapsed() > Duration::from_secs(4) {
             let _ = child.kill();
             panic!("the program does not end");
         }
@@ -435,7 +427,7 @@ fn standard_output_that_takes_nothing_stops_neither_start_nor_end() {
                 std::thread::sleep(Duration::from_millis(20));
             }
             signal(&child, "TERM");
-            let end = Instant::now() + Duration::from_secs(30);
+            let end = Instant::now() + Duration::from_secs(10);
             while child.try_wait().expect("its state").is_none() {
                 if Instant::now() > end {
                     let _ = child.kill();
@@ -535,5 +527,5 @@ fn control_clients_that_do_not_read_block_no_packet() {
     caller.hang_up(&established);
     drop(clients);
     process.signal("TERM");
-    assert_eq!(process.wait(Duration::from_secs(30)), Some(true));
+    assert_eq!(process.wait(Duration::from_secs(4)), Some(true));
 }
